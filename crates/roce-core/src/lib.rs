@@ -1,0 +1,24 @@
+//! The vocabulary that every crate of this workspace shares.
+//!
+//! - [`Qpn`], [`Rkey`], [`Psn`], [`Mtu`], [`Gid`]: the numbers of RoCEv2, each its own type.
+//! - [`LocalEndpoint`], [`PeerEndpoint`]: what two ends tell each other before traffic.
+//! - [`Device`], [`UcQp`], [`UcSend`], [`UcRecv`]: an Unreliable Connected queue pair, whatever it runs on.
+//! - [`DmaRegion`]: memory that a peer may write while we look at it.
+//!
+//! Invariant: no I/O here, no threads, and no unsafe code beyond the promise that [`DmaRegion`] states.
+
+#![deny(unsafe_code)]
+
+mod endpoint;
+mod ids;
+mod qp;
+#[allow(unsafe_code)]
+mod region;
+
+pub use endpoint::{LocalEndpoint, PeerEndpoint};
+pub use ids::{Gid, IdError, Mtu, Psn, Qpn, Rkey};
+pub use qp::{
+    CompletionError, ConnectError, Device, PostError, QpAttr, Received, RecvCompletion, RecvKind, RecvWr,
+    SendWr, Sge, UcQp, UcRecv, UcSend, Verb, WireStats,
+};
+pub use region::{DmaRegion, RegionId};

@@ -1,0 +1,1 @@
+//! Out-of-band exchange of endpoints: TCP, and the register control plane of an FPGA

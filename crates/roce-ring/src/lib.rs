@@ -1,0 +1,1 @@
+//! Slot rings with one flag per slot, in host memory

@@ -1,0 +1,1 @@
+//! RoCEv2 UC queue pairs in userspace, over a UDP socket

@@ -1,0 +1,1 @@
+//! Programs: bridge, software FPGA and playback

@@ -1,0 +1,1 @@
+//! The transceiver: two rings, one UC queue pair, the threads between them

@@ -1,0 +1,3 @@
+//! Builds, tests and runs this workspace.
+
+fn main() {}
