@@ -50,7 +50,7 @@ pub trait Device {
 }
 
 /// A queue pair in INIT: it has its number and takes receives, and cannot send.
-pub trait UcQp: Send + Sized {
+pub trait UcQp: Send + Sized + 'static {
     /// The sending half once connected.
     type Send: UcSend;
     /// The receiving half once connected.
@@ -84,7 +84,7 @@ pub struct ConnectError<Q: UcQp> {
 }
 
 /// The sending half.
-pub trait UcSend: Send {
+pub trait UcSend: Send + 'static {
     /// Takes a message into the batch. Where the backend can, the bytes are copied now, so that the slot is
     /// free as soon as this returns. Nothing leaves before [`flush`](Self::flush).
     fn stage(&mut self, wr: &SendWr) -> Result<(), PostError>;
@@ -97,7 +97,7 @@ pub trait UcSend: Send {
 }
 
 /// The receiving half.
-pub trait UcRecv: Send {
+pub trait UcRecv: Send + 'static {
     /// Hands over a buffer for a message to come.
     fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError>;
 
