@@ -1,1 +1,47 @@
-//! The transceiver: two rings, one UC queue pair, the threads between them
+//! The transceiver: two rings in host memory, one UC queue pair, and what moves messages between them.
+//!
+//! ```text
+//!  wire ──> queue pair ──> RX ring ──> your consumer
+//!  wire <── queue pair <── TX ring <── your producer
+//! ```
+//!
+//! A [`Transceiver`] is brought up in two steps, because connected queue pairs must know each other's number:
+//! [`Transceiver::setup`] gives the [`LocalEndpoint`](roce_core::LocalEndpoint) to hand to the peer,
+//! [`Transceiver::connect`] takes the peer's. How the two are exchanged is not this crate's business.
+//!
+//! Then one of the [`Mode`]s moves the messages: threads of the transceiver's own
+//! ([`Transceiver::blocking_monitor`]) between the wire and the rings' flags, or your one thread, which drives
+//! [`Unified`].
+//!
+//! The link is chosen by the device's name: `soft` or `soft:ADDR` is RoCEv2 in userspace over UDP.
+//!
+//! Invariant: no async runtime and no rendezvous in here; on the message path no allocation, lock, log line
+//! or clock.
+
+#![deny(unsafe_code)]
+
+mod config;
+mod cpu;
+mod device;
+mod error;
+mod forward;
+mod loss;
+mod rx;
+mod spin;
+mod stats;
+mod transceiver;
+mod tx;
+mod unified;
+
+pub use config::{
+    Config, ConfigBuilder, ConfigError, ImmediateFormat, MemoryLock, Mode, OverrunPolicy, TxMode,
+};
+pub use device::{AnyDevice, AnyQp, AnyRecv, AnySend, DeviceError};
+pub use error::Error;
+pub use spin::{Backoff, SpinPolicy};
+pub use stats::Stats;
+pub use transceiver::{RingEnds, State, Transceiver};
+pub use unified::Unified;
+
+#[cfg(feature = "soft")]
+pub use roce_soft::FaultConfig;

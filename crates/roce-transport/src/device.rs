@@ -1,0 +1,203 @@
+//! The link a transceiver runs on, chosen by the device's name.
+#![cfg_attr(not(feature = "soft"), allow(unused_variables))] // without a link there is nothing to call
+
+#[cfg(feature = "soft")]
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use roce_core::{
+    CompletionError, ConnectError, Device, Mtu, PeerEndpoint, PostError, QpAttr, Qpn, RecvCompletion, RecvWr,
+    Rkey, SendWr, UcQp, UcRecv, UcSend, WireStats,
+};
+#[cfg(feature = "soft")]
+use roce_soft::{SoftConfig, SoftDevice, SoftError};
+
+use crate::config::Config;
+
+/// The queue pair of a device, and its halves.
+#[cfg(feature = "soft")]
+type SoftQp = <SoftDevice as Device>::Qp;
+
+/// Why a device could not be opened or used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The name chooses a link that this build does not have.
+    #[error("no link of that name in this build; it knows: {known}")]
+    Unknown {
+        /// The forms of name it knows.
+        known: &'static str,
+    },
+    /// `soft:` is followed by something else than an IPv4 address.
+    #[error("`{0}` is no IPv4 address; write `soft:127.0.0.1`")]
+    Address(String),
+    /// The name and the local address name two addresses.
+    #[error("the device names {device}, the local address is {local}; give one of them")]
+    TwoAddresses {
+        /// In the name.
+        device: std::net::Ipv4Addr,
+        /// Configured.
+        local: std::net::Ipv4Addr,
+    },
+    /// The soft device refused.
+    #[cfg(feature = "soft")]
+    #[error(transparent)]
+    Soft(#[from] SoftError),
+}
+
+/// Whatever the name of a device chose.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AnyDevice {
+    /// RoCEv2 in userspace.
+    #[cfg(feature = "soft")]
+    Soft(SoftDevice),
+}
+
+/// A queue pair of [`AnyDevice`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AnyQp {
+    /// In userspace.
+    #[cfg(feature = "soft")]
+    Soft(SoftQp),
+}
+
+/// The sending half of an [`AnyQp`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AnySend {
+    /// In userspace.
+    #[cfg(feature = "soft")]
+    Soft(<SoftQp as UcQp>::Send),
+}
+
+/// The receiving half of an [`AnyQp`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AnyRecv {
+    /// In userspace.
+    #[cfg(feature = "soft")]
+    Soft(<SoftQp as UcQp>::Recv),
+}
+
+/// Calls whichever link it is.
+macro_rules! on_link {
+    ($any:expr, $link:ident => $call:expr) => {
+        match *$any {
+            #[cfg(feature = "soft")]
+            Self::Soft(ref $link) => $call,
+        }
+    };
+    ($any:expr, mut $link:ident => $call:expr) => {
+        match *$any {
+            #[cfg(feature = "soft")]
+            Self::Soft(ref mut $link) => $call,
+        }
+    };
+}
+
+impl AnyDevice {
+    const KNOWN: &str = if cfg!(feature = "soft") { "soft, soft:ADDR" } else { "none" };
+
+    pub(crate) fn open(config: &Config) -> Result<Self, DeviceError> {
+        #[cfg(feature = "soft")]
+        if let Some(addr) = soft_addr(config)? {
+            let soft = SoftConfig {
+                addr,
+                faults: config.faults.clone(),
+                pcap: config.pcap.clone(),
+                ..SoftConfig::default()
+            };
+            return Ok(Self::Soft(SoftDevice::open(soft)?));
+        }
+        Err(DeviceError::Unknown { known: Self::KNOWN })
+    }
+}
+
+/// The address of a `soft` device; `None` if the name chooses another link.
+#[cfg(feature = "soft")]
+fn soft_addr(config: &Config) -> Result<Option<Ipv4Addr>, DeviceError> {
+    let named = match config.device.split_once(':') {
+        Some(("soft", addr)) => Some(addr.parse().map_err(|_| DeviceError::Address(addr.to_owned()))?),
+        None if config.device == "soft" => None,
+        _ => return Ok(None),
+    };
+    match (named, config.local_ip) {
+        (Some(device), Some(local)) if device != local => Err(DeviceError::TwoAddresses { device, local }),
+        (named, local) => Ok(Some(named.or(local).unwrap_or(Ipv4Addr::LOCALHOST))),
+    }
+}
+
+impl Device for AnyDevice {
+    type Qp = AnyQp;
+    type Error = DeviceError;
+
+    fn create_qp(&self, attr: &QpAttr) -> Result<AnyQp, DeviceError> {
+        on_link!(self, device => Ok(AnyQp::Soft(device.create_qp(attr)?)))
+    }
+}
+
+impl UcQp for AnyQp {
+    type Send = AnySend;
+    type Recv = AnyRecv;
+    type Error = DeviceError;
+
+    fn qpn(&self) -> Qpn {
+        on_link!(self, qp => qp.qpn())
+    }
+
+    fn rkey(&self) -> Rkey {
+        on_link!(self, qp => qp.rkey())
+    }
+
+    fn local_ip(&self) -> std::net::Ipv4Addr {
+        on_link!(self, qp => qp.local_ip())
+    }
+
+    fn path_mtu(&self) -> Mtu {
+        on_link!(self, qp => qp.path_mtu())
+    }
+
+    fn wire_stats(&self) -> Arc<dyn WireStats> {
+        on_link!(self, qp => qp.wire_stats())
+    }
+
+    fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError> {
+        on_link!(self, mut qp => qp.post_recv(wr))
+    }
+
+    fn connect(self, peer: &PeerEndpoint) -> Result<(AnySend, AnyRecv), ConnectError<Self>> {
+        match self {
+            #[cfg(feature = "soft")]
+            Self::Soft(qp) => match qp.connect(peer) {
+                Ok((send, recv)) => Ok((AnySend::Soft(send), AnyRecv::Soft(recv))),
+                Err(e) => Err(ConnectError { qp: Self::Soft(e.qp), error: e.error.into() }),
+            },
+        }
+    }
+}
+
+impl UcSend for AnySend {
+    fn stage(&mut self, wr: &SendWr) -> Result<(), PostError> {
+        on_link!(self, mut send => send.stage(wr))
+    }
+
+    fn flush(&mut self) -> Result<usize, PostError> {
+        on_link!(self, mut send => send.flush())
+    }
+
+    fn reap(&mut self) -> Result<(), CompletionError> {
+        on_link!(self, mut send => send.reap())
+    }
+}
+
+impl UcRecv for AnyRecv {
+    fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError> {
+        on_link!(self, mut recv => recv.post_recv(wr))
+    }
+
+    fn poll(&mut self, out: &mut [RecvCompletion]) -> Result<usize, CompletionError> {
+        on_link!(self, mut recv => recv.poll(out))
+    }
+}

@@ -1,0 +1,72 @@
+//! Finds the messages that never arrived from the order of the slots that did.
+
+/// Follows a sender that fills its peer's slots in ring order.
+///
+/// A slot ahead of the expected one means that those between were lost, until one of them comes after all: a
+/// producer may publish out of order, and a late message was not lost.
+#[derive(Debug)]
+pub(crate) struct SlotSequence {
+    expected: Option<u32>,
+    missing: Vec<bool>,
+}
+
+impl SlotSequence {
+    pub(crate) fn new(num_pages: u32) -> Self {
+        Self { expected: None, missing: vec![false; num_pages as usize] }
+    }
+
+    /// Takes the slot of the next message; gives the change in the number of lost ones.
+    pub(crate) fn arrived(&mut self, slot: u32) -> i64 {
+        let pages = u32::try_from(self.missing.len()).expect("made from a u32");
+        let expected = self.expected.unwrap_or(slot);
+        let was_missing = std::mem::replace(&mut self.missing[slot as usize], false);
+        if slot != expected && was_missing {
+            return -1;
+        }
+        let gap = slot.wrapping_sub(expected) & (pages - 1);
+        for skipped in 0..gap {
+            self.missing[(expected.wrapping_add(skipped) & (pages - 1)) as usize] = true;
+        }
+        self.expected = Some(slot.wrapping_add(1) & (pages - 1));
+        i64::from(gap)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost(slots: &[u32]) -> i64 {
+        let mut sequence = SlotSequence::new(8);
+        slots.iter().map(|&s| sequence.arrived(s)).sum()
+    }
+
+    #[test]
+    fn in_order_loses_nothing_wherever_it_starts() {
+        assert_eq!(lost(&[5, 6, 7, 0, 1, 2, 3, 4, 5, 6]), 0);
+    }
+
+    #[test]
+    fn a_gap_counts_what_it_skips_across_the_wrap() {
+        assert_eq!(lost(&[0, 1, 3]), 1);
+        assert_eq!(lost(&[6, 7, 2]), 2);
+    }
+
+    #[test]
+    fn a_late_slot_was_not_lost() {
+        assert_eq!(lost(&[0, 2, 1, 3]), 0);
+        assert_eq!(lost(&[0, 3, 2, 1, 4]), 0);
+    }
+
+    #[test]
+    fn a_lost_slot_counts_again_in_the_next_lap() {
+        assert_eq!(lost(&[0, 1, 3, 4, 5, 6, 7, 0, 1, 3]), 2);
+        assert_eq!(lost(&[0, 1, 3, 4, 5, 6, 7, 0, 1, 2, 3]), 1);
+    }
+
+    #[test]
+    fn one_page_never_shows_a_gap() {
+        let mut sequence = SlotSequence::new(1);
+        assert_eq!((0..5).map(|_| sequence.arrived(0)).sum::<i64>(), 0);
+    }
+}

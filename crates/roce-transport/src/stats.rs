@@ -1,0 +1,95 @@
+//! Counters that one thread writes and any thread reads.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+/// A counter with one writer, which therefore needs no locked instruction.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, n: u64) {
+        self.set(self.get().wrapping_add(n));
+    }
+
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct RxCounters {
+    pub(crate) received: Counter,
+    pub(crate) lost: Counter,
+    pub(crate) overruns: Counter,
+    pub(crate) dropped: Counter,
+    pub(crate) completion_errors: Counter,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct TxCounters {
+    pub(crate) sent: Counter,
+    pub(crate) stalls: Counter,
+    pub(crate) completion_errors: Counter,
+}
+
+/// Each half on its own cache line, since each has its own thread.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) rx: CachePadded<RxCounters>,
+    pub(crate) tx: CachePadded<TxCounters>,
+}
+
+/// What a transceiver has counted so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Messages that arrived whole.
+    pub received: u64,
+    /// Messages handed to the link.
+    pub sent: u64,
+    /// Messages that never arrived, by the gaps in the slot sequence of WRITEs.
+    pub lost: u64,
+    /// Messages that overwrote one which was not consumed.
+    pub overruns: u64,
+    /// Messages whose immediate names no slot of the ring.
+    pub dropped: u64,
+    /// Sends and receives that completed with an error.
+    pub completion_errors: u64,
+    /// Times that a published slot had to wait for room in the send queue.
+    pub tx_stalls: u64,
+    /// Counters of the wire below, as the link names them.
+    pub wire: Vec<(&'static str, u64)>,
+}
+
+impl Stats {
+    pub(crate) fn of(counters: &Counters, wire: Vec<(&'static str, u64)>) -> Self {
+        Self {
+            received: counters.rx.received.get(),
+            sent: counters.tx.sent.get(),
+            lost: counters.rx.lost.get(),
+            overruns: counters.rx.overruns.get(),
+            dropped: counters.rx.dropped.get(),
+            completion_errors: counters.rx.completion_errors.get() + counters.tx.completion_errors.get(),
+            tx_stalls: counters.tx.stalls.get(),
+            wire,
+        }
+    }
+
+    /// Name and value of each counter, without those of the wire.
+    pub fn fields(&self) -> [(&'static str, u64); 7] {
+        [
+            ("received", self.received),
+            ("sent", self.sent),
+            ("lost", self.lost),
+            ("overruns", self.overruns),
+            ("dropped", self.dropped),
+            ("completion_errors", self.completion_errors),
+            ("tx_stalls", self.tx_stalls),
+        ]
+    }
+}

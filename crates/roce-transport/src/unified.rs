@@ -1,0 +1,173 @@
+//! Unified mode: the caller's one thread is the transceiver's only one.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use roce_core::{RegionId, UcQp};
+use roce_ring::{Geometry, Ring, SlotBytes};
+
+use crate::config::OverrunPolicy;
+use crate::device::AnyQp;
+use crate::error::Error;
+use crate::rx::RxPath;
+use crate::spin::SpinPolicy;
+use crate::transceiver::Shared;
+use crate::tx::TxPath;
+
+/// The transceiver in the caller's hand: polls requests out of the wire and publishes answers to it, with no
+/// thread and no flag in between.
+///
+/// Dropping it gives the queue pair back.
+#[derive(Debug)]
+pub struct Unified<Q: UcQp = AnyQp> {
+    rx: RxPath<Q::Recv>,
+    tx: TxPath<Q::Send>,
+    rx_ring: Arc<Ring>,
+    tx_ring: Arc<Ring>,
+    held: Held,
+    overrun: OverrunPolicy,
+    spin: SpinPolicy,
+    shared: Arc<Shared>,
+}
+
+impl<Q: UcQp> Unified<Q> {
+    pub(crate) fn new(
+        rx: RxPath<Q::Recv>,
+        tx: TxPath<Q::Send>,
+        (rx_ring, tx_ring): (Arc<Ring>, Arc<Ring>),
+        overrun: OverrunPolicy,
+        spin: SpinPolicy,
+        shared: Arc<Shared>,
+    ) -> Self {
+        let held = Held::new(rx_ring.geometry().num_pages());
+        Self { rx, tx, rx_ring, tx_ring, held, overrun, spin, shared }
+    }
+
+    /// The slot of the next request, if one has arrived. Never blocks.
+    ///
+    /// The receive is posted again at once, so the slot's bytes stand until the peer laps the ring. A slot
+    /// whose TX flag is set, which foreign code may do, is held back until that flag reads 0.
+    pub fn rx_poll(&mut self) -> Result<Option<u32>, Error> {
+        self.check_open()?;
+        let polled = self.try_poll();
+        self.keep_error(polled)
+    }
+
+    /// Sends `frame_size` bytes of a TX slot, in any order of slots. The slot may be written again when this
+    /// returns. Waits for room in the send queue; fails when closed meanwhile.
+    pub fn tx_publish(&mut self, slot: u32) -> Result<(), Error> {
+        self.check_open()?;
+        let num_pages = self.geometry().num_pages();
+        if slot >= num_pages {
+            return Err(Error::Slot { slot, num_pages });
+        }
+        let published = self.try_publish(slot);
+        self.keep_error(published)
+    }
+
+    /// A received request. Its bytes may change when the peer laps the ring: copy what you check.
+    pub fn rx_slot(&self, slot: u32) -> SlotBytes<'_> {
+        self.rx_ring.slot(slot)
+    }
+
+    /// Where to write an answer.
+    pub fn tx_slot(&self, slot: u32) -> SlotBytes<'_> {
+        self.tx_ring.slot(slot)
+    }
+
+    /// The rings' shape.
+    pub fn geometry(&self) -> Geometry {
+        self.rx_ring.geometry()
+    }
+
+    /// Whether the transceiver has neither been closed nor failed.
+    pub fn is_open(&self) -> bool {
+        !self.shared.is_stopped()
+    }
+
+    fn check_open(&self) -> Result<(), Error> {
+        if self.is_open() { Ok(()) } else { Err(self.shared.error().unwrap_or(Error::Closed)) }
+    }
+
+    fn keep_error<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        result.inspect_err(|e| self.shared.fail(e))
+    }
+
+    fn try_poll(&mut self) -> Result<Option<u32>, Error> {
+        self.tx.progress()?;
+        if let Some(slot) = self.rx.next()? {
+            if self.held.is_empty() && self.tx_ring.flag_is_free(slot) {
+                return Ok(Some(slot));
+            }
+            self.hold(slot)?;
+        }
+        Ok(self.held.take_first(|slot| self.tx_ring.flag_is_free(slot)))
+    }
+
+    fn hold(&mut self, slot: u32) -> Result<(), Error> {
+        if self.held.insert(slot) {
+            return Ok(());
+        }
+        self.shared.counters.rx.overruns.add(1);
+        match self.overrun {
+            OverrunPolicy::Fail => Err(Error::Overrun { slot }),
+            OverrunPolicy::Wait | OverrunPolicy::Drop => Ok(()),
+        }
+    }
+
+    fn try_publish(&mut self, slot: u32) -> Result<(), Error> {
+        if !self.tx.stage_waiting(RegionId::Tx, slot, self.spin)? {
+            return Err(Error::Closed);
+        }
+        self.tx.flush()
+    }
+}
+
+/// Requests that wait for their slot's TX flag, oldest first, each slot at most once.
+#[derive(Debug)]
+struct Held {
+    order: VecDeque<u32>,
+    is_held: Vec<bool>,
+}
+
+impl Held {
+    fn new(num_pages: u32) -> Self {
+        Self { order: VecDeque::with_capacity(num_pages as usize), is_held: vec![false; num_pages as usize] }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// `false` if the slot was held already: its older message has just been overwritten.
+    fn insert(&mut self, slot: u32) -> bool {
+        if std::mem::replace(&mut self.is_held[slot as usize], true) {
+            return false;
+        }
+        self.order.push_back(slot);
+        true
+    }
+
+    fn take_first(&mut self, may_go: impl Fn(u32) -> bool) -> Option<u32> {
+        let at = self.order.iter().position(|&slot| may_go(slot))?;
+        let slot = self.order.remove(at)?;
+        self.is_held[slot as usize] = false;
+        Some(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn held_slots_leave_oldest_first_when_they_may() {
+        let mut held = Held::new(4);
+        assert!(held.insert(2) && held.insert(3));
+        assert!(!held.insert(2), "overwritten");
+        assert_eq!(held.take_first(|s| s != 2), Some(3));
+        assert_eq!(held.take_first(|_| true), Some(2));
+        assert_eq!(held.take_first(|_| true), None);
+        assert!(held.is_empty());
+    }
+}

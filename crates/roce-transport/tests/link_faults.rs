@@ -1,0 +1,352 @@
+//! Faults that no healthy link shows: failing completions, full queues, refused connects. The link here is
+//! scripted, since neither a UDP socket nor a NIC fails on demand.
+
+mod common;
+
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use common::{publish, wait_until};
+use roce_core::{
+    CompletionError, ConnectError, Device, Mtu, PeerEndpoint, PostError, QpAttr, Qpn, Received,
+    RecvCompletion, RecvKind, RecvWr, Rkey, SendWr, UcQp, UcRecv, UcSend, Verb, WireStats,
+};
+use roce_transport::{Config, Error, ImmediateFormat, MemoryLock, Mode, State, Transceiver, TxMode};
+
+const FLUSH_ERROR: CompletionError =
+    CompletionError { what: "send", reason: "work request flushed", status: 5, vendor: 0xF9 };
+
+/// What the link is to do, and what was done with it.
+#[derive(Default)]
+struct Script {
+    refuse_opening: u32,
+    refuse_connect: u32,
+    completions: VecDeque<RecvCompletion>,
+    recv_error: Option<CompletionError>,
+    send_error: Option<CompletionError>,
+    /// Room in the send queue; `reap` gives it back when `reap_frees`.
+    room: usize,
+    reap_frees: usize,
+    /// Flushes that leave everything waiting.
+    stuck_flushes: u32,
+    staged: Vec<SendWr>,
+    sent: Vec<SendWr>,
+    receives: Vec<RecvWr>,
+}
+
+#[derive(Clone)]
+struct Link(Arc<Mutex<Script>>);
+
+impl Link {
+    fn script<T>(&self, f: impl FnOnce(&mut Script) -> T) -> T {
+        f(&mut self.0.lock().expect("no panic under the lock"))
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the script says no")]
+struct Refused;
+
+impl Device for Link {
+    type Qp = Self;
+    type Error = Refused;
+
+    fn create_qp(&self, _attr: &QpAttr) -> Result<Self, Refused> {
+        self.script(|s| match s.refuse_opening {
+            0 => Ok(self.clone()),
+            n => {
+                s.refuse_opening = n - 1;
+                Err(Refused)
+            }
+        })
+    }
+}
+
+struct NoStats;
+
+impl WireStats for NoStats {
+    fn snapshot(&self) -> Vec<(&'static str, u64)> {
+        vec![("scripted", 1)]
+    }
+}
+
+impl UcQp for Link {
+    type Send = Self;
+    type Recv = Self;
+    type Error = Refused;
+
+    fn qpn(&self) -> Qpn {
+        Qpn::from_low_bits(7)
+    }
+
+    fn rkey(&self) -> Rkey {
+        Rkey::new(9)
+    }
+
+    fn local_ip(&self) -> Ipv4Addr {
+        Ipv4Addr::LOCALHOST
+    }
+
+    fn path_mtu(&self) -> Mtu {
+        Mtu::B1024
+    }
+
+    fn wire_stats(&self) -> Arc<dyn WireStats> {
+        Arc::new(NoStats)
+    }
+
+    fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError> {
+        self.script(|s| s.receives.push(wr));
+        Ok(())
+    }
+
+    fn connect(self, _peer: &PeerEndpoint) -> Result<(Self, Self), ConnectError<Self>> {
+        let refuse = self.script(|s| match s.refuse_connect {
+            0 => false,
+            n => {
+                s.refuse_connect = n - 1;
+                true
+            }
+        });
+        if refuse { Err(ConnectError { qp: self, error: Refused }) } else { Ok((self.clone(), self)) }
+    }
+}
+
+impl UcSend for Link {
+    fn stage(&mut self, wr: &SendWr) -> Result<(), PostError> {
+        self.script(|s| {
+            s.room = s.room.checked_sub(1).ok_or(PostError::QueueFull)?;
+            s.staged.push(*wr);
+            Ok(())
+        })
+    }
+
+    fn flush(&mut self) -> Result<usize, PostError> {
+        self.script(|s| {
+            if s.stuck_flushes > 0 {
+                s.stuck_flushes -= 1;
+                return Ok(s.staged.len());
+            }
+            let mut staged = std::mem::take(&mut s.staged);
+            s.sent.append(&mut staged);
+            Ok(0)
+        })
+    }
+
+    fn reap(&mut self) -> Result<(), CompletionError> {
+        self.script(|s| {
+            s.room += s.reap_frees;
+            s.send_error.take().map_or(Ok(()), Err)
+        })
+    }
+}
+
+impl UcRecv for Link {
+    fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError> {
+        UcQp::post_recv(self, wr)
+    }
+
+    fn poll(&mut self, out: &mut [RecvCompletion]) -> Result<usize, CompletionError> {
+        self.script(|s| {
+            if let Some(error) = s.recv_error.take() {
+                return Err(error);
+            }
+            let n = out.len().min(s.completions.len());
+            out.iter_mut().zip(s.completions.drain(..n)).for_each(|(slot, c)| *slot = c);
+            Ok(n)
+        })
+    }
+}
+
+const PEER: PeerEndpoint =
+    PeerEndpoint { qpn: Qpn::from_low_bits(3), rkey: Some(Rkey::new(4)), ip: Ipv4Addr::LOCALHOST };
+
+fn write(id: u32, imm: u32) -> RecvCompletion {
+    RecvCompletion { id, result: Ok(Received { kind: RecvKind::WriteWithImm, len: 16, imm: Some(imm) }) }
+}
+
+fn send(id: u32) -> RecvCompletion {
+    RecvCompletion { id, result: Ok(Received { kind: RecvKind::Send, len: 16, imm: None }) }
+}
+
+fn config(mode: Mode) -> roce_transport::ConfigBuilder {
+    Config::builder("scripted")
+        .num_pages(4)
+        .page_size(64)
+        .frame_size(16)
+        .mode(mode)
+        .memory_lock(MemoryLock::Off)
+}
+
+fn transceiver(config: Config, script: Script) -> (Arc<Transceiver<Link>>, Link) {
+    let link = Link(Arc::new(Mutex::new(script)));
+    let opened = link.clone();
+    (Arc::new(Transceiver::with_device(config, move |_| Ok(opened.clone()))), link)
+}
+
+fn connected(config: Config, script: Script) -> (Arc<Transceiver<Link>>, Link) {
+    let (t, link) = transceiver(config, script);
+    t.setup().expect("set-up");
+    t.connect(&PEER).expect("connect");
+    (t, link)
+}
+
+fn build(builder: roce_transport::ConfigBuilder) -> Config {
+    builder.build().expect("valid")
+}
+
+#[test]
+fn a_failed_setup_leaves_nothing_and_may_be_tried_again() {
+    let (t, link) =
+        transceiver(build(config(Mode::Threads)), Script { refuse_opening: 1, ..Script::default() });
+    let error = t.setup().expect_err("refused once");
+    assert_eq!(error.to_string(), "scripted: the script says no");
+    assert_eq!(t.state(), State::Created);
+    assert_eq!(Arc::strong_count(&link.0), 2, "the link and its opener");
+    t.setup().expect("the second time");
+    assert_eq!(link.script(|s| s.receives.len()), 4);
+}
+
+#[test]
+fn a_refused_connect_keeps_the_set_up() {
+    let (t, link) =
+        transceiver(build(config(Mode::Threads)), Script { refuse_connect: 2, ..Script::default() });
+    let end = t.setup().expect("set-up");
+    for _ in 0..2 {
+        assert!(matches!(t.connect(&PEER), Err(Error::Connect { .. })));
+        assert_eq!((t.state(), t.endpoint()), (State::SetUp, Some(end)));
+    }
+    t.connect(&PEER).expect("the third time");
+    assert_eq!(link.script(|s| s.receives.len()), 4, "posted once");
+    t.close();
+    assert_eq!(Arc::strong_count(&link.0), 2, "both halves are gone");
+}
+
+#[test]
+fn tx_only_posts_no_receive() {
+    let (_t, link) = connected(build(config(Mode::TxOnly)), Script::default());
+    assert!(link.script(|s| s.receives.is_empty()));
+}
+
+#[test]
+fn the_first_failed_completion_ends_the_monitor() {
+    for (receive, what) in [(true, "poll"), (false, "send")] {
+        let mut script = Script { room: 8, ..Script::default() };
+        if receive {
+            script.completions.push_back(send(0));
+            script.completions.push_back(RecvCompletion { id: 1, result: Err(FLUSH_ERROR) });
+        } else {
+            script.send_error = Some(FLUSH_ERROR);
+        }
+        let (t, _link) = connected(build(config(Mode::Threads)), script);
+        let error = t.blocking_monitor().expect_err(what);
+        assert!(matches!(error, Error::Completion(e) if e == FLUSH_ERROR), "{what}: {error}");
+        assert_eq!(t.state(), State::Failed);
+        assert!(t.error().expect("kept").to_string().contains("work request flushed"));
+        assert_eq!(t.stats().completion_errors, 1);
+        assert_eq!(t.stats().received, u64::from(receive), "what came before it counts");
+    }
+}
+
+#[test]
+fn a_poll_that_fails_fails_a_unified_end_for_good() {
+    let (t, link) = connected(build(config(Mode::Unified)), Script::default());
+    let mut unified = t.take_unified().expect("connected");
+    link.script(|s| s.recv_error = Some(FLUSH_ERROR));
+    assert!(matches!(unified.rx_poll(), Err(Error::Completion(_))));
+    assert!(matches!(unified.rx_poll(), Err(Error::Completion(_))), "it stays failed");
+    assert!(!unified.is_open());
+    assert_eq!((t.state(), t.stats().completion_errors), (State::Failed, 1));
+}
+
+#[test]
+fn a_full_queue_is_back_pressure() {
+    let script = Script { room: 1, reap_frees: 1, ..Script::default() };
+    let (t, link) =
+        connected(build(config(Mode::TxOnly).tx_mode(TxMode::WriteWithImm).peer_rx_base(0x1000)), script);
+    let ends = t.take_ends().expect("once");
+    let running = thread::spawn({
+        let t = Arc::clone(&t);
+        move || t.blocking_monitor()
+    });
+    for n in 0..40 {
+        publish(&ends.tx, n % 4, u64::from(n));
+    }
+    wait_until("all of them", || link.script(|s| s.sent.len()) == 40);
+    assert!(t.stats().tx_stalls > 0);
+    assert_eq!(t.stats().sent, 40);
+    let slots: Vec<_> = link.script(|s| s.sent.iter().map(|wr| wr.sge.offset / 64).collect());
+    assert_eq!(slots, (0..40).map(|n| n % 4).collect::<Vec<u64>>());
+    let verb = link.script(|s| s.sent[5].verb);
+    assert_eq!(verb, Verb::Write { addr: 0x1040, rkey: Rkey::new(4), imm: Some(1) });
+    t.close();
+    running.join().expect("no panic").expect("no error");
+}
+
+#[test]
+fn unified_waits_for_room_and_flushes_again_what_the_link_kept() {
+    let script = Script { room: 1, reap_frees: 1, stuck_flushes: 3, ..Script::default() };
+    let (t, link) = connected(build(config(Mode::Unified)), script);
+    let mut unified = t.take_unified().expect("connected");
+    for slot in 0..4 {
+        unified.tx_publish(slot).expect("sent");
+    }
+    wait_until("all of them", || {
+        assert_eq!(unified.rx_poll().expect("open"), None);
+        link.script(|s| s.sent.len()) == 4
+    });
+}
+
+#[test]
+fn a_unified_publish_that_waits_ends_with_close() {
+    let (t, _link) = connected(build(config(Mode::Unified)), Script::default());
+    let mut unified = t.take_unified().expect("connected");
+    let waiting = thread::spawn(move || unified.tx_publish(0));
+    wait_until("the stall", || t.stats().tx_stalls > 0);
+    t.close();
+    assert!(matches!(waiting.join().expect("no panic"), Err(Error::Closed)));
+}
+
+#[test]
+fn an_immediate_that_names_no_slot_is_dropped_and_its_receive_posted_again() {
+    let (t, link) = connected(build(config(Mode::Unified)), Script::default());
+    let mut unified = t.take_unified().expect("connected");
+    link.script(|s| s.completions.extend([write(0, 4), write(1, 0xFFF), write(2, 1)]));
+    assert_eq!(unified.rx_poll().expect("open"), Some(1));
+    assert_eq!(unified.rx_poll().expect("open"), None);
+    let stats = t.stats();
+    assert_eq!((stats.received, stats.dropped), (3, 2));
+    assert_eq!(stats.wire, [("scripted", 1)]);
+    let posted = link.script(|s| s.receives.iter().skip(4).map(|wr| wr.id).collect::<Vec<_>>());
+    assert_eq!(posted, [0, 1, 2]);
+}
+
+#[test]
+fn the_slot_comes_from_where_the_format_says() {
+    let cases = [
+        (ImmediateFormat::Auto, 0xABCD_E003, Some(3)),
+        (ImmediateFormat::Hsb, 0xABCD_E003, Some(3)),
+        (ImmediateFormat::Hsb2510, 0xABCD_EF02, Some(2)),
+        (ImmediateFormat::Slot, 0x0000_0002, Some(2)),
+        (ImmediateFormat::Slot, 0x0000_1002, None),
+        (ImmediateFormat::Ignore, 0x0000_0002, Some(0)),
+    ];
+    for (format, imm, slot) in cases {
+        let (t, link) = connected(build(config(Mode::Unified).immediate(format)), Script::default());
+        let mut unified = t.take_unified().expect("connected");
+        link.script(|s| s.completions.push_back(write(0, imm)));
+        assert_eq!(unified.rx_poll().expect("open"), slot, "{format:?} {imm:#x}");
+    }
+}
+
+#[test]
+fn a_send_lands_in_the_receive_it_consumed() {
+    let (t, link) = connected(build(config(Mode::Unified)), Script::default());
+    let mut unified = t.take_unified().expect("connected");
+    link.script(|s| s.completions.extend([send(2), send(3)]));
+    assert_eq!(unified.rx_poll().expect("open"), Some(2));
+    assert_eq!(unified.rx_poll().expect("open"), Some(3));
+    assert_eq!(t.stats().lost, 0, "receives are consumed in order; slots say nothing of losses here");
+}
