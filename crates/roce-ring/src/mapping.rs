@@ -50,13 +50,17 @@ unsafe impl DmaRegion for Mapping {
 }
 
 impl Mapping {
+    /// `len` bytes, more than 0, for data.
+    pub(crate) fn for_data(len: usize, options: MemoryOptions) -> Result<Self, RingError> {
+        if options.hugepages { Self::new_huge(len) } else { Self::new(len) }
+    }
+
     /// `len` bytes, more than 0, in pages of the usual size.
     pub(crate) fn new(len: usize) -> Result<Self, RingError> {
         Self::map(len, 1, MapFlags::empty()).map_err(|source| RingError::Map { len, source })
     }
 
-    /// `len` bytes, more than 0, in pages of 2 MiB.
-    pub(crate) fn new_huge(len: usize) -> Result<Self, RingError> {
+    fn new_huge(len: usize) -> Result<Self, RingError> {
         let flags = MapFlags::MAP_HUGETLB | MapFlags::MAP_HUGE_2MB;
         Self::map(len, HUGE_PAGE, flags).map_err(|source| RingError::HugePages {
             len,

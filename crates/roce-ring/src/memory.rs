@@ -50,9 +50,7 @@ pub(crate) struct Data(Arc<Mapping>);
 
 impl Data {
     pub(crate) fn new(geometry: Geometry, options: MemoryOptions) -> Result<Self, RingError> {
-        let len = geometry.data_len();
-        let mapping = if options.hugepages { Mapping::new_huge(len)? } else { Mapping::new(len)? };
-        Ok(Self(Arc::new(mapping)))
+        Ok(Self(Arc::new(Mapping::for_data(geometry.data_len(), options)?)))
     }
 
     pub(crate) fn region(&self) -> Arc<dyn DmaRegion> {

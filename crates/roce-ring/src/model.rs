@@ -50,9 +50,9 @@ pub(crate) struct Data {
 }
 
 impl Data {
-    pub(crate) fn new(geometry: Geometry, _options: MemoryOptions) -> Result<Self, RingError> {
+    pub(crate) fn new(geometry: Geometry, options: MemoryOptions) -> Result<Self, RingError> {
         let len = geometry.data_len();
-        Ok(Self { words: zeroed(len / WORD), mapping: Arc::new(Mapping::new(len)?) })
+        Ok(Self { words: zeroed(len / WORD), mapping: Arc::new(Mapping::for_data(len, options)?) })
     }
 
     pub(crate) fn region(&self) -> Arc<dyn DmaRegion> {
