@@ -13,15 +13,6 @@ use roce_ring::{Consumer, Geometry, MemoryOptions, Overwritten, Producer, Ring, 
 /// Two words per slot: enough to see half a message.
 const PAGE: u32 = 16;
 
-/// Loom gives up on schedules with more switches than this; each model ends within seconds.
-const PREEMPTIONS: usize = 1000;
-
-fn check(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(PREEMPTIONS);
-    builder.check(model);
-}
-
 fn ring(num_pages: u32) -> (Producer, Consumer) {
     let geometry = Geometry::new(num_pages, PAGE, PAGE).unwrap();
     Ring::allocate(geometry, MemoryOptions::default()).unwrap().split().unwrap()
@@ -73,7 +64,7 @@ fn produce(producer: &Producer, owned: &Owned, slots: &[u32]) {
 }
 
 fn hand_off(num_pages: u32, slots: &'static [u32]) {
-    check(move || {
+    loom::model(move || {
         let (producer, consumer) = ring(num_pages);
         let owned = Owned::new(num_pages);
         let theirs = Arc::clone(&owned);
@@ -126,7 +117,7 @@ fn transmit(
     slots: &'static [u32],
     accept: impl Fn(&[(u32, u64)]) -> bool + Send + Sync + 'static,
 ) {
-    check(move || {
+    loom::model(move || {
         let (producer, mut consumer) = ring(num_pages);
         let owned = Owned::new(num_pages);
         let theirs = Arc::clone(&owned);
@@ -171,7 +162,7 @@ fn ring_with_older() -> (Producer, Consumer) {
 
 #[test]
 fn an_overrun_noted_before_it_is_written_spoils_every_read_that_meets_it() {
-    check(|| {
+    loom::model(|| {
         let (producer, consumer) = ring_with_older();
         let message = consumer.peek(0).unwrap();
         let thread = thread::spawn(move || {
@@ -189,7 +180,7 @@ fn an_overrun_noted_before_it_is_written_spoils_every_read_that_meets_it() {
 /// As a device does it: the bytes land, then the transport sees the completion.
 #[test]
 fn an_overrun_loses_one_message_and_doubles_none() {
-    check(|| {
+    loom::model(|| {
         let (producer, consumer) = ring_with_older();
         let thread = thread::spawn(move || {
             write(producer.slot(0), NEWER);
@@ -221,7 +212,7 @@ fn an_overrun_loses_one_message_and_doubles_none() {
 
 #[test]
 fn a_peek_after_a_noted_overrun_sees_the_newer_message() {
-    check(|| {
+    loom::model(|| {
         let (producer, consumer) = ring_with_older();
         let older = consumer.peek(0).unwrap();
         let thread = thread::spawn(move || {
@@ -240,7 +231,7 @@ fn a_peek_after_a_noted_overrun_sees_the_newer_message() {
 
 #[test]
 fn one_of_two_splits_succeeds() {
-    check(|| {
+    loom::model(|| {
         let geometry = Geometry::new(1, PAGE, PAGE).unwrap();
         let ring = Ring::allocate(geometry, MemoryOptions::default()).unwrap();
         let theirs = Arc::clone(&ring);
