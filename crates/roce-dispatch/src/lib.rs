@@ -1,1 +1,34 @@
-//! RPC frames, the function table and the loops that serve them from a ring
+//! RPC frames, the function table and the loops that serve them from a ring.
+//!
+//! - [`rpc`]: the frame's header, statuses, function ids and packed bits.
+//! - [`FunctionTable`]: the functions by id, Rust closures and C handlers alike.
+//! - [`RingLoop`]: serves a pair of rings that a transport's threads fill and empty.
+//! - [`UnifiedLoop`]: serves a [`UnifiedLink`], a transport that the loop's own thread drives.
+//! - [`DispatchStats`]: what a loop has done so far, readable while it runs.
+//! - [`schema`]: what a function takes and gives, and the C layout of function tables.
+//!
+//! Invariant: one thread serves, one request at a time, and every request gets an answer or a counter that says
+//! why not. Unsafe code is in `raw` alone, where C handlers are called.
+
+#![deny(unsafe_code)]
+
+mod buffer;
+mod error;
+mod idle;
+#[allow(unsafe_code)]
+mod raw;
+mod ring_loop;
+pub mod rpc;
+pub mod schema;
+mod server;
+mod stats;
+mod table;
+mod unified_loop;
+
+pub use error::DispatchError;
+pub use idle::Idle;
+pub use raw::RawHandler;
+pub use ring_loop::RingLoop;
+pub use stats::{DispatchCounts, DispatchStats};
+pub use table::FunctionTable;
+pub use unified_loop::{UnifiedLink, UnifiedLoop};

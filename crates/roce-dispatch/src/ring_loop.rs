@@ -1,0 +1,133 @@
+//! The dispatcher over a pair of rings with flags.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use roce_ring::{Consumer, Producer};
+
+use crate::idle::{Backoff, Idle};
+use crate::server::Server;
+use crate::stats::{DispatchStats, Event};
+use crate::{DispatchError, FunctionTable};
+
+/// Serves the requests of an RX ring and answers each in the TX slot of the same index.
+///
+/// Slots are served in the order of their publication. A message that the network lost leaves a free slot behind;
+/// once a later slot is published it is passed over and counted. A message that is no request is counted and
+/// dropped. Every request is answered, at worst with a negative [`Status`](crate::rpc::Status), except one that its
+/// peer overwrites while it is served: its slot is looked at again instead.
+///
+/// The handlers see a private copy of the request, so a peer that overwrites a slot cannot change arguments under
+/// a handler. A response that finds its TX slot taken waits for it, and with it all that come after.
+///
+/// Once made, the loop allocates nothing, unless a handler does or panics.
+pub struct RingLoop {
+    rx: Consumer,
+    tx: Producer,
+    server: Server,
+    /// Where a sender that fills its slots in order puts the next message.
+    expected: u32,
+}
+
+enum Step {
+    /// A message is dealt with.
+    Done,
+    /// The message in hand was overwritten by a newer one.
+    Again,
+    /// There is no message, or no place for its response.
+    Wait,
+}
+
+impl RingLoop {
+    /// Serves `table` from what `rx` brings, and answers through `tx`.
+    ///
+    /// # Errors
+    /// [`DispatchError::SlotCounts`] when the rings differ in slots, [`DispatchError::FrameTooSmall`] when a frame
+    /// has no room for a header.
+    pub fn new(rx: Consumer, tx: Producer, table: FunctionTable) -> Result<Self, DispatchError> {
+        let server = Server::new(rx.ring().geometry(), tx.ring().geometry(), table)?;
+        Ok(Self { rx, tx, server, expected: 0 })
+    }
+
+    /// A handle on the counters.
+    pub fn stats(&self) -> DispatchStats {
+        self.server.stats().clone()
+    }
+
+    /// Serves what is there, at most one message per slot of the ring, and says how many were dealt with: answered
+    /// or dropped. Never waits.
+    pub fn poll(&mut self) -> usize {
+        let mut done = 0;
+        for _ in 0..self.rx.ring().geometry().num_pages() {
+            match self.step() {
+                Step::Done => done += 1,
+                Step::Again => {}
+                Step::Wait => break,
+            }
+        }
+        done
+    }
+
+    /// Serves until `stop` is set.
+    pub fn run(&mut self, stop: &AtomicBool, idle: Idle) {
+        let mut backoff = Backoff::new(idle);
+        while !stop.load(Ordering::Relaxed) {
+            backoff.after(self.poll());
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        let Some(slot) = self.rx.next_published() else { return Step::Wait };
+        let Some(message) = self.rx.peek(slot) else { return Step::Wait };
+
+        let request = self.server.read(message.bytes());
+        if message.overwritten() {
+            return self.again();
+        }
+        let Some(request) = request else {
+            self.server.stats().count(Event::BadMagic);
+            self.finish(slot);
+            return Step::Done;
+        };
+        if !self.tx.is_free(slot) {
+            return Step::Wait;
+        }
+        self.server.answer(&request, slot, self.tx.slot(slot));
+        // The newer bytes may have landed before the overrun was noted, and so before the copy.
+        if message.overwritten() {
+            return self.again();
+        }
+        // RX first: a peer that reuses the slot as soon as it has the answer must not find it taken.
+        self.finish(slot);
+        self.server.stats().count(Event::Response);
+        self.tx.publish(slot);
+        Step::Done
+    }
+
+    /// The flag stays set: it stands for the newer message now.
+    fn again(&self) -> Step {
+        self.server.stats().count(Event::Overwritten);
+        Step::Again
+    }
+
+    /// Hands the slot back, and counts the slots that its message came past.
+    fn finish(&mut self, slot: u32) {
+        self.rx.claim(slot);
+        let last = self.rx.ring().geometry().num_pages() - 1;
+        let holes = slot.wrapping_sub(self.expected) & last;
+        self.server.stats().add(Event::SkippedHole, holes.into());
+        self.expected = slot.wrapping_add(1) & last;
+    }
+}
+
+impl fmt::Debug for RingLoop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RingLoop")
+            .field("rx", &self.rx)
+            .field("tx", &self.tx)
+            .field("stats", self.server.stats())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,108 @@
+//! Counters of a dispatch loop, readable while it runs.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+use crate::rpc::Status;
+
+/// What a loop counts; the position in the array of counters.
+#[derive(Clone, Copy)]
+pub(crate) enum Event {
+    Request,
+    Response,
+    BadMagic,
+    UnknownFunction,
+    BadLength,
+    HandlerError,
+    Panic,
+    ResultTooLarge,
+    NoResponse,
+    Overwritten,
+    SkippedHole,
+}
+
+const EVENTS: usize = Event::SkippedHole as usize + 1;
+
+/// A handle on a loop's counters. Clones read the same ones.
+#[derive(Clone, Default)]
+pub struct DispatchStats(Arc<CachePadded<[AtomicU64; EVENTS]>>);
+
+impl DispatchStats {
+    /// The counters now. They are read one after the other, so a running loop may be between two of them.
+    pub fn snapshot(&self) -> DispatchCounts {
+        let get = |event: Event| self.0[event as usize].load(Ordering::Relaxed);
+        DispatchCounts {
+            requests: get(Event::Request),
+            responses: get(Event::Response),
+            bad_magic: get(Event::BadMagic),
+            unknown_function: get(Event::UnknownFunction),
+            bad_length: get(Event::BadLength),
+            handler_errors: get(Event::HandlerError),
+            panics: get(Event::Panic),
+            result_too_large: get(Event::ResultTooLarge),
+            no_response: get(Event::NoResponse),
+            overwritten: get(Event::Overwritten),
+            skipped_holes: get(Event::SkippedHole),
+        }
+    }
+
+    pub(crate) fn count(&self, event: Event) {
+        self.add(event, 1);
+    }
+
+    /// Only the loop writes, so a load and a store need no locked instruction.
+    pub(crate) fn add(&self, event: Event, n: u64) {
+        let counter = &self.0[event as usize];
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// Counts how a call went, where it did not go well.
+    pub(crate) fn count_status(&self, status: Status) {
+        match status {
+            Status::UNKNOWN_FUNCTION => self.count(Event::UnknownFunction),
+            Status::BAD_LENGTH => self.count(Event::BadLength),
+            Status::HANDLER_PANICKED => self.count(Event::Panic),
+            Status::RESULT_TOO_LARGE => self.count(Event::ResultTooLarge),
+            Status::NO_RESPONSE => self.count(Event::NoResponse),
+            Status::SUCCESS => {}
+            _ => self.count(Event::HandlerError),
+        }
+    }
+}
+
+impl fmt::Debug for DispatchStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.snapshot().fmt(f)
+    }
+}
+
+/// What a loop has done so far, in messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DispatchCounts {
+    /// Requests that were served, whatever came of it.
+    pub requests: u64,
+    /// Responses handed to the transport.
+    pub responses: u64,
+    /// Messages dropped because they are no requests.
+    pub bad_magic: u64,
+    /// Requests for a function that is not in the table.
+    pub unknown_function: u64,
+    /// Requests whose arguments reach past the slot or are not what the function's schema says.
+    pub bad_length: u64,
+    /// Requests that their handler answered with an error of its own.
+    pub handler_errors: u64,
+    /// Handlers that panicked.
+    pub panics: u64,
+    /// Results that did not fit a frame.
+    pub result_too_large: u64,
+    /// Raw handlers that left no response header.
+    pub no_response: u64,
+    /// Requests that the peer overwrote while they were being read or served; they are not answered.
+    pub overwritten: u64,
+    /// Free slots passed over because a later one was published: messages that were lost, as far as the peer
+    /// fills its slots in order.
+    pub skipped_holes: u64,
+}

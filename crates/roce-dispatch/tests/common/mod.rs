@@ -1,0 +1,136 @@
+//! The transport's side of two real rings, and frames to put into them.
+#![allow(dead_code, unreachable_pub)] // each test binary uses its part
+
+use std::time::{Duration, Instant};
+
+use roce_dispatch::rpc::{HEADER_LEN, Request, Response, Status, function_id};
+use roce_dispatch::{DispatchCounts, FunctionTable, RingLoop};
+use roce_ring::{Consumer, Geometry, MemoryOptions, Producer, Ring};
+
+/// Long enough for any machine; only a failing test waits that long.
+pub const CEILING: Duration = Duration::from_secs(20);
+
+/// Enough polls for a loop to look behind a hole anywhere in a small ring.
+pub const POLLS_PAST_A_HOLE: usize = 64;
+
+/// What a transport does with the rings: fills RX slots, empties TX slots.
+pub struct Wire {
+    pub rx: Producer,
+    pub tx: Consumer,
+    pub geometry: Geometry,
+}
+
+/// One response as it would go on the wire.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub slot: u32,
+    pub header: Response,
+    pub frame: Vec<u8>,
+}
+
+impl Answer {
+    pub fn results(&self) -> &[u8] {
+        self.header.payload(&self.frame).expect("the results fit the frame")
+    }
+
+    /// No byte after the results may go out.
+    pub fn assert_clean_tail(&self) {
+        let end = HEADER_LEN + self.header.result_len as usize;
+        assert!(self.frame[end..].iter().all(|&b| b == 0), "stale bytes behind {end}: {:?}", self.frame);
+    }
+}
+
+pub fn rings(geometry: Geometry) -> (Wire, Consumer, Producer) {
+    let ring = || Ring::allocate(geometry, MemoryOptions::default()).expect("memory for a ring");
+    let (rx, dispatcher_rx) = ring().split().expect("first split");
+    let (dispatcher_tx, tx) = ring().split().expect("first split");
+    (Wire { rx, tx, geometry }, dispatcher_rx, dispatcher_tx)
+}
+
+pub fn geometry(pages: u32, page: u32, frame: u32) -> Geometry {
+    Geometry::new(pages, page, frame).expect("a valid shape")
+}
+
+pub fn serve(geometry: Geometry, table: FunctionTable) -> (Wire, RingLoop) {
+    let (wire, rx, tx) = rings(geometry);
+    (wire, RingLoop::new(rx, tx, table).expect("rings of one shape"))
+}
+
+pub fn request(name: &str, request_id: u32, args: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; HEADER_LEN + args.len()];
+    let header = Request {
+        function_id: function_id(name),
+        arg_len: u32::try_from(args.len()).expect("short arguments"),
+        request_id,
+        ptp_timestamp: timestamp(request_id),
+    };
+    header.emit(&mut frame);
+    frame[HEADER_LEN..].copy_from_slice(args);
+    frame
+}
+
+/// A timestamp that tells requests apart.
+pub fn timestamp(request_id: u32) -> u64 {
+    u64::from(request_id) << 32 | 0x5A5A_5A5A
+}
+
+/// An argument byte that tells neighbouring requests apart.
+pub fn byte(id: u32) -> u8 {
+    id.to_le_bytes()[0]
+}
+
+impl Wire {
+    /// Puts a message into its slot and flags it, whether or not the slot is free.
+    pub fn deliver(&self, slot: u32, frame: &[u8]) {
+        self.rx.slot(slot).copy_from(0, frame);
+        self.rx.publish(slot);
+    }
+
+    /// Takes the response out of `slot`, if there is one.
+    pub fn take(&mut self, slot: u32) -> Option<Answer> {
+        let mut frame = vec![0; self.geometry.frame_size() as usize];
+        self.tx.peek(slot)?.bytes().copy_to(0, &mut frame);
+        self.tx.claim(slot);
+        let header = Response::parse(&frame).expect("a response");
+        Some(Answer { slot, header, frame })
+    }
+
+    pub fn expect(&mut self, slot: u32) -> Answer {
+        self.take(slot).unwrap_or_else(|| panic!("no response in slot {slot}"))
+    }
+
+    /// Delivers one message, polls, and takes the answer out of the same slot.
+    pub fn call(&mut self, dispatcher: &mut RingLoop, slot: u32, frame: &[u8]) -> Answer {
+        self.deliver(slot, frame);
+        assert_eq!(dispatcher.poll(), 1);
+        assert!(self.rx.is_free(slot), "the request's slot was not released");
+        self.expect(slot)
+    }
+}
+
+pub fn assert_answers(answer: &Answer, request_id: u32, status: Status, results: &[u8]) {
+    assert_eq!(answer.header.status, status);
+    assert_eq!(answer.header.request_id, request_id);
+    assert_eq!(answer.header.ptp_timestamp, timestamp(request_id));
+    assert_eq!(answer.results(), results);
+    answer.assert_clean_tail();
+}
+
+pub fn increment(args: &[u8], result: &mut [u8]) -> Result<usize, roce_dispatch::rpc::HandlerError> {
+    for (out, byte) in result.iter_mut().zip(args) {
+        *out = byte.wrapping_add(1);
+    }
+    Ok(args.len())
+}
+
+pub fn counts(dispatcher: &RingLoop) -> DispatchCounts {
+    dispatcher.stats().snapshot()
+}
+
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + CEILING;
+    while !holds() {
+        assert!(Instant::now() < deadline, "timed out: {what}");
+        std::thread::yield_now();
+    }
+}

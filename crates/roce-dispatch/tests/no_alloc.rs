@@ -1,0 +1,79 @@
+//! Serving allocates nothing, whatever comes in.
+
+mod common;
+
+use std::ffi::c_void;
+
+use assert_no_alloc::{AllocDisabler, assert_no_alloc};
+use common::*;
+use roce_dispatch::rpc::{HandlerError, Request};
+use roce_dispatch::{DispatchCounts, FunctionTable};
+
+#[global_allocator]
+static ALLOCATOR: AllocDisabler = AllocDisabler;
+
+unsafe extern "C" fn echo_header(rx_slot: *const c_void, tx_slot: *mut c_void, _: usize) {
+    // SAFETY: both are slots of at least a header each.
+    unsafe {
+        rx_slot.cast::<u8>().copy_to(tx_slot.cast::<u8>(), 24);
+        tx_slot.cast::<u32>().write(roce_dispatch::rpc::RESPONSE_MAGIC);
+        tx_slot.cast::<u64>().add(1).cast::<u32>().write(0);
+        tx_slot.cast::<u32>().add(1).write(0);
+    }
+}
+
+#[test]
+fn serving_allocates_nothing() {
+    let mut table = FunctionTable::new();
+    let refusal = HandlerError::new(1).expect("positive");
+    table.register("rpc_increment", increment).expect("an empty table");
+    table.register("refuse", move |_, _| Err(refusal)).expect("names differ");
+    table.register("too_much", |_, result| Ok(result.len() + 1)).expect("names differ");
+    // SAFETY: the handler keeps to its slots and never unwinds.
+    unsafe { table.register_raw("raw", echo_header) }.expect("names differ");
+    let (mut wire, mut dispatcher) = serve(geometry(16, 256, 128), table);
+
+    let mut too_long = request("rpc_increment", 0, &[]);
+    Request { arg_len: 1000, ..Request::parse(&too_long).expect("a request") }.emit(&mut too_long);
+    let frames = [
+        request("rpc_increment", 1, &[1; 60]),
+        request("raw", 2, &[2; 30]),
+        request("refuse", 3, &[]),
+        request("too_much", 4, &[]),
+        request("nobody", 5, &[]),
+        too_long,
+        vec![0; 64],
+    ];
+    let mut run = || {
+        for round in 0..1000 {
+            let first = if round % 3 == 0 { 1 } else { 0 }; // a hole now and then
+            for (slot, frame) in (first..).zip(&frames) {
+                wire.deliver(slot, frame);
+            }
+            let done: usize = (0..POLLS_PAST_A_HOLE).map(|_| dispatcher.poll()).sum();
+            assert_eq!(done, frames.len());
+            for slot in 0..16 {
+                if wire.tx.peek(slot).is_some() {
+                    wire.tx.claim(slot);
+                }
+            }
+        }
+    };
+    assert_no_alloc(&mut run);
+
+    let counts = counts(&dispatcher);
+    assert!(counts.skipped_holes > 0);
+    let skipped_holes = counts.skipped_holes;
+    let expected = DispatchCounts {
+        requests: 6000,
+        responses: 6000,
+        bad_magic: 1000,
+        unknown_function: 1000,
+        bad_length: 1000,
+        handler_errors: 1000,
+        result_too_large: 1000,
+        skipped_holes,
+        ..DispatchCounts::default()
+    };
+    assert_eq!(counts, expected);
+}

@@ -1,0 +1,160 @@
+//! The dispatcher on a link that it drives itself.
+
+mod common;
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use common::*;
+use roce_dispatch::rpc::Status;
+use roce_dispatch::{DispatchCounts, DispatchError, FunctionTable, Idle, UnifiedLink, UnifiedLoop};
+use roce_ring::{Consumer, Geometry, Producer, SlotBytes};
+
+/// Two real rings as a link: a flag stands for a completion.
+struct RingLink {
+    rx: Consumer,
+    tx: Producer,
+    open: Arc<AtomicBool>,
+}
+
+impl UnifiedLink for RingLink {
+    type Error = Infallible;
+
+    fn geometry(&self) -> Geometry {
+        self.rx.ring().geometry()
+    }
+
+    fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    fn rx_poll(&mut self) -> Result<Option<u32>, Infallible> {
+        let slot = self.rx.next_published().filter(|&slot| self.tx.is_free(slot));
+        if let Some(slot) = slot {
+            self.rx.claim(slot);
+        }
+        Ok(slot)
+    }
+
+    fn tx_publish(&mut self, slot: u32) -> Result<(), Infallible> {
+        self.tx.publish(slot);
+        Ok(())
+    }
+
+    fn rx_slot(&self, slot: u32) -> SlotBytes<'_> {
+        self.rx.ring().slot(slot)
+    }
+
+    fn tx_slot(&self, slot: u32) -> SlotBytes<'_> {
+        self.tx.slot(slot)
+    }
+}
+
+fn link(geometry: Geometry) -> (Wire, RingLink) {
+    let (wire, rx, tx) = rings(geometry);
+    (wire, RingLink { rx, tx, open: Arc::new(AtomicBool::new(true)) })
+}
+
+fn table() -> FunctionTable {
+    let mut table = FunctionTable::new();
+    table.register("rpc_increment", increment).expect("an empty table");
+    table
+}
+
+#[test]
+fn serves_and_drops_as_the_ring_loop_does() {
+    let (mut wire, link) = link(geometry(4, 64, 64));
+    let mut dispatcher = UnifiedLoop::new(link, table()).expect("a frame holds a header");
+    wire.deliver(0, &request("rpc_increment", 1, &[1]));
+    wire.deliver(1, &[0; 64]);
+    wire.deliver(2, &request("nobody", 3, &[]));
+    assert_eq!(dispatcher.poll(), Ok(3));
+    assert_answers(&wire.expect(0), 1, Status::SUCCESS, &[2]);
+    assert!(wire.take(1).is_none());
+    assert_answers(&wire.expect(2), 3, Status::UNKNOWN_FUNCTION, &[]);
+    let expected = DispatchCounts {
+        requests: 2,
+        responses: 2,
+        bad_magic: 1,
+        unknown_function: 1,
+        ..DispatchCounts::default()
+    };
+    assert_eq!(dispatcher.stats().snapshot(), expected);
+}
+
+#[test]
+fn ends_when_the_link_is_closed() {
+    let (mut wire, link) = link(geometry(4, 64, 64));
+    let open = Arc::clone(&link.open);
+    let mut dispatcher = UnifiedLoop::new(link, table()).expect("a frame holds a header");
+    let runner = thread::spawn(move || dispatcher.run(&AtomicBool::new(false), Idle::default()));
+    for id in 0..10_000 {
+        let slot = id % 4;
+        wire.deliver(slot, &request("rpc_increment", id, &[byte(id)]));
+        wait_until("a response", || wire.tx.peek(slot).is_some());
+        assert_answers(&wire.expect(slot), id, Status::SUCCESS, &[byte(id).wrapping_add(1)]);
+    }
+    open.store(false, Ordering::Relaxed);
+    wait_until("the loop ends", || runner.is_finished());
+    assert_eq!(runner.join().expect("no panic"), Ok(()));
+}
+
+/// Fails on the second poll, as a link whose queue pair is in error.
+struct Broken(RingLink, u32);
+
+#[derive(Debug, PartialEq, Eq)]
+struct LinkDown;
+
+impl fmt::Display for LinkDown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("link down")
+    }
+}
+
+impl std::error::Error for LinkDown {}
+
+impl UnifiedLink for Broken {
+    type Error = LinkDown;
+
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn is_open(&self) -> bool {
+        true
+    }
+
+    fn rx_poll(&mut self) -> Result<Option<u32>, LinkDown> {
+        self.1 += 1;
+        if self.1 < 2 { Ok(None) } else { Err(LinkDown) }
+    }
+
+    fn tx_publish(&mut self, _: u32) -> Result<(), LinkDown> {
+        Err(LinkDown)
+    }
+
+    fn rx_slot(&self, slot: u32) -> SlotBytes<'_> {
+        self.0.rx_slot(slot)
+    }
+
+    fn tx_slot(&self, slot: u32) -> SlotBytes<'_> {
+        self.0.tx_slot(slot)
+    }
+}
+
+#[test]
+fn a_links_error_ends_the_run() {
+    let (_wire, link) = link(geometry(4, 64, 64));
+    let mut dispatcher = UnifiedLoop::new(Broken(link, 0), table()).expect("a frame holds a header");
+    assert_eq!(dispatcher.run(&AtomicBool::new(false), Idle::Spin), Err(LinkDown));
+}
+
+#[test]
+fn frames_without_room_for_a_header_are_refused() {
+    let (_wire, link) = link(geometry(4, 64, 20));
+    let refused = UnifiedLoop::new(link, table()).map(|_| ());
+    assert_eq!(refused, Err(DispatchError::FrameTooSmall { frame_size: 20 }));
+}
