@@ -1,0 +1,74 @@
+//! The client for programs without an async runtime.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use tokio::runtime::{Builder, Runtime};
+
+use super::ecb::Pair;
+use super::{Client, HsbError, RoceConfig, Timing};
+
+/// A [`Client`] whose calls block the calling thread. Not for use inside an async runtime.
+#[derive(Debug)]
+pub struct BlockingClient {
+    client: Client,
+    runtime: Runtime,
+}
+
+impl BlockingClient {
+    /// See [`Client::connect`].
+    pub fn connect(peer: SocketAddrV4, timing: Timing) -> Result<Self, HsbError> {
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(HsbError::Runtime)?;
+        let client = runtime.block_on(Client::connect(peer, timing))?;
+        Ok(Self { client, runtime })
+    }
+
+    /// See [`Client::version`].
+    pub const fn version(&self) -> u32 {
+        self.client.version()
+    }
+
+    /// See [`Client::peer`].
+    pub const fn peer(&self) -> SocketAddrV4 {
+        self.client.peer()
+    }
+
+    /// See [`Client::local_ip`].
+    pub fn local_ip(&self) -> Result<Ipv4Addr, HsbError> {
+        self.client.local_ip()
+    }
+
+    /// See [`Client::read`].
+    pub fn read(&mut self, address: u32) -> Result<u32, HsbError> {
+        self.runtime.block_on(self.client.read(address))
+    }
+
+    /// See [`Client::write`].
+    pub fn write(&mut self, address: u32, data: u32) -> Result<(), HsbError> {
+        self.runtime.block_on(self.client.write(address, data))
+    }
+
+    /// See [`Client::modify`].
+    pub fn modify(&mut self, address: u32, clear: u32, set: u32) -> Result<u32, HsbError> {
+        self.runtime.block_on(self.client.modify(address, clear, set))
+    }
+
+    /// See [`Client::read_block`].
+    pub fn read_block(&mut self, address: u32, count: usize) -> Result<Vec<u32>, HsbError> {
+        self.runtime.block_on(self.client.read_block(address, count))
+    }
+
+    /// See [`Client::write_pairs`].
+    pub fn write_pairs(&mut self, pairs: &[Pair]) -> Result<(), HsbError> {
+        self.runtime.block_on(self.client.write_pairs(pairs))
+    }
+
+    /// See [`Client::configure_roce`].
+    pub fn configure_roce(&mut self, config: &RoceConfig) -> Result<(), HsbError> {
+        self.runtime.block_on(self.client.configure_roce(config))
+    }
+
+    /// See [`Client::unconfigure_roce`].
+    pub fn unconfigure_roce(&mut self, config: &RoceConfig) -> Result<(), HsbError> {
+        self.runtime.block_on(self.client.unconfigure_roce(config))
+    }
+}
