@@ -1,0 +1,94 @@
+//! How this workspace calls cargo.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::process::{Process, Stderr, how};
+
+/// The root of the workspace.
+pub(crate) fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}
+
+/// The cargo that runs us, at the root of the workspace.
+pub(crate) fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root()).args(args);
+    command
+}
+
+/// What `cargo metadata` says of the workspace's own crates.
+pub(crate) fn metadata() -> Result<Value> {
+    let output = command(["metadata", "--no-deps", "--format-version", "1"])
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run cargo metadata")?;
+    ensure!(output.status.success(), "cargo metadata failed ({})", output.status);
+    serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")
+}
+
+/// Where builds go.
+pub(crate) fn target_dir() -> Result<PathBuf> {
+    let metadata = metadata()?;
+    let dir = metadata["target_directory"].as_str().context("cargo metadata names no target_directory")?;
+    Ok(PathBuf::from(dir))
+}
+
+/// Runs a `cargo build` and returns the programs that it made. Its messages go to stderr.
+pub(crate) fn build_programs(mut build: Command) -> Result<Vec<PathBuf>> {
+    build.arg("--message-format=json-render-diagnostics");
+    let (found, programs) = mpsc::channel();
+    let sink = move |_, line: &str| {
+        if let Some(program) = executable(line) {
+            // Nobody listens any more only when the build was given up.
+            let _ = found.send(program);
+        }
+    };
+    let status = Process::spawn(&mut build, Stderr::Inherit, sink)?.wait()?;
+    if !status.success() {
+        bail!("cargo build failed ({}); its messages are above", how(status));
+    }
+    Ok(programs.iter().collect())
+}
+
+/// The program that a line of cargo's JSON speaks of.
+fn executable(line: &str) -> Option<PathBuf> {
+    let message: Value = serde_json::from_str(line).ok()?;
+    if message["reason"] != "compiler-artifact" {
+        return None;
+    }
+    message["executable"].as_str().map(PathBuf::from)
+}
+
+/// The program called `name`.
+pub(crate) fn named(programs: &[PathBuf], name: &str) -> Result<PathBuf> {
+    let found = programs.iter().find(|path| path.file_name().is_some_and(|file| file == name));
+    found.cloned().with_context(|| format!("the build made no program called {name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn executables_are_taken_from_artifact_lines_alone() {
+        let line = r#"{"reason":"compiler-artifact","executable":"/t/release/hsb-bridge-cpu"}"#;
+        assert_eq!(executable(line), Some(PathBuf::from("/t/release/hsb-bridge-cpu")));
+        assert_eq!(executable(r#"{"reason":"compiler-artifact","executable":null}"#), None);
+        assert_eq!(executable(r#"{"reason":"build-script-executed","executable":"/x"}"#), None);
+        assert_eq!(executable("   Compiling xtask"), None);
+    }
+
+    #[test]
+    fn programs_are_found_by_name() {
+        let programs = [PathBuf::from("/t/a"), PathBuf::from("/t/b")];
+        assert_eq!(named(&programs, "b").unwrap(), PathBuf::from("/t/b"));
+        assert!(named(&programs, "c").is_err());
+    }
+}

@@ -1,0 +1,82 @@
+//! `cargo xtask emulate`: a software FPGA, the bridge and the playback tool, run against each other on this machine.
+
+mod handshake;
+mod options;
+mod preflight;
+mod report;
+mod session;
+mod tools;
+
+use std::ffi::OsString;
+use std::fs;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use self::options::{Json, Options, Request, USAGE};
+use self::report::{Evidence, Report};
+use self::session::Session;
+use self::tools::{Programs, SurfaceCode};
+use crate::{cargo, interrupt, usage_error};
+
+/// Where text for people goes: away from stdout when that is for the report.
+#[derive(Debug, Clone, Copy)]
+struct Say {
+    to_stderr: bool,
+}
+
+impl Say {
+    fn line(self, text: &str) {
+        if self.to_stderr { eprintln!("{text}") } else { println!("{text}") }
+    }
+}
+
+pub(crate) fn run(args: Vec<OsString>) -> Result<ExitCode> {
+    let options = match options::parse(args) {
+        Ok(Request::Run(options)) => options,
+        Ok(Request::Help) => {
+            print!("{USAGE}");
+            return Ok(ExitCode::SUCCESS);
+        }
+        Err(problem) => return Err(usage_error(problem, USAGE)),
+    };
+    let say = Say { to_stderr: options.json == Some(Json::Stdout) };
+    interrupt::install()?;
+    preflight::check(&options)?;
+    let code = SurfaceCode::below(&cargo::root())?;
+    say.line("Building the programs (release); the first time takes a few minutes ...");
+    let programs = Programs::build()?;
+    let report = Report::new(&options, play(&options, &programs, &code, say));
+    conclude(&options, &report, say)
+}
+
+/// Runs the processes. Whatever goes wrong is in the evidence.
+fn play(options: &Options, programs: &Programs, code: &SurfaceCode, say: Say) -> Evidence {
+    let mut evidence = Evidence::default();
+    match Session::new(options, programs, code, say) {
+        Ok(mut session) => {
+            let played = session.play(&mut evidence);
+            let ended = session.end(&mut evidence);
+            evidence
+                .reasons
+                .extend([played, ended].into_iter().filter_map(Result::err).map(|e| format!("{e:#}")));
+        }
+        Err(error) => evidence.reasons.push(format!("{error:#}")),
+    }
+    evidence
+}
+
+fn conclude(options: &Options, report: &Report, say: Say) -> Result<ExitCode> {
+    let json = format!("{:#}\n", report.json());
+    match &options.json {
+        Some(Json::Stdout) => print!("{json}"),
+        Some(Json::File(path)) => {
+            fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        None => {}
+    }
+    say.line(&format!("\n{}", report.for_people()));
+    say.line(&report.result_line());
+    let failed = interrupt::exit_code().unwrap_or(ExitCode::FAILURE);
+    Ok(if report.passed() { ExitCode::SUCCESS } else { failed })
+}

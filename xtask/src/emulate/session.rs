@@ -1,0 +1,450 @@
+//! One run: the emulator, then the bridge that knows its queue pair, then the playback tool once per workload.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::Say;
+use super::handshake::{BridgeEnd, BridgeLines, qp_number};
+use super::options::{Options, Workload};
+use super::report::Evidence;
+use super::tools::{self, Programs, SurfaceCode};
+use crate::interrupt;
+use crate::process::{Process, Stderr, Stream, how};
+
+/// How long emulator and bridge may take to say how they are reached.
+const HANDSHAKE: Duration = Duration::from_secs(20);
+/// How long a process may take to end by itself once asked.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long between two looks at the processes.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Lines of a failed process that are shown.
+const TAIL: usize = 20;
+/// Lines that may wait to be looked at; a process says far fewer before it is ready.
+const HEARD: usize = 10_000;
+
+/// A run in progress. Dropping it ends its processes and removes its files.
+pub(super) struct Session<'a> {
+    options: &'a Options,
+    programs: &'a Programs,
+    code: &'a SurfaceCode,
+    say: Say,
+    // Dropped in this order: the processes first.
+    emulator: Option<Tool>,
+    bridge: Option<Tool>,
+    scratch: Scratch,
+    deadline: Instant,
+}
+
+impl<'a> Session<'a> {
+    /// Starts the clock of `--timeout`, and nothing else.
+    pub(super) fn new(
+        options: &'a Options,
+        programs: &'a Programs,
+        code: &'a SurfaceCode,
+        say: Say,
+    ) -> Result<Self> {
+        let scratch = Scratch::new()?;
+        let deadline = Instant::now() + options.timeout;
+        Ok(Self { options, programs, code, say, emulator: None, bridge: None, scratch, deadline })
+    }
+
+    /// Starts the processes and plays every workload.
+    pub(super) fn play(&mut self, evidence: &mut Evidence) -> Result<()> {
+        let args = tools::emulator(self.options, &self.scratch.file("emulator"));
+        let emulator =
+            self.emulator.insert(Tool::start("emulator", &self.programs.emulator, &args, self.noise())?);
+        let remote_qp = emulator.await_line(self.deadline, qp_number)?;
+        self.say.line(&format!(
+            "emulator: queue pair {remote_qp:#x} on {}, registers on UDP port {}",
+            self.options.emulator_ip, self.options.control_port
+        ));
+
+        let args = tools::bridge(self.options, self.code, remote_qp, &self.scratch.file("bridge"));
+        let bridge = self.bridge.insert(Tool::start("bridge", &self.programs.bridge, &args, self.noise())?);
+        let mut lines = BridgeLines::default();
+        let end = bridge.await_line(self.deadline, |line| lines.take(line))?;
+        self.say.line(&format!(
+            "bridge:   queue pair {:#x} on {}, {}",
+            end.qpn,
+            self.options.bridge_ip,
+            self.options.mode.name()
+        ));
+
+        for workload in &self.options.workloads {
+            let run = self.play_one(*workload, &end)?;
+            evidence.runs.push(run);
+        }
+        Ok(())
+    }
+
+    fn play_one(&mut self, workload: Workload, end: &BridgeEnd) -> Result<Value> {
+        let name = workload.name();
+        let report = self.scratch.file(name);
+        let args = tools::playback(self.options, workload, self.code, end, &report);
+        let started = Instant::now();
+        self.say.line(&format!("playback: {name} ..."));
+        let mut playback = Tool::start("playback tool", &self.programs.playback, &args, self.noise())?;
+        let status = loop {
+            if let Some(status) = playback.process.poll()? {
+                break status;
+            }
+            interrupt::check()?;
+            for peer in [&mut self.emulator, &mut self.bridge].into_iter().flatten() {
+                if let Some(status) = peer.process.poll()? {
+                    bail!("the {} ended ({}) in mid-run{}", peer.name, how(status), peer.last_words());
+                }
+            }
+            if Instant::now() >= self.deadline {
+                bail!(
+                    "{name} was not finished after {} s; take fewer messages or a longer --timeout{}",
+                    self.options.timeout.as_secs(),
+                    playback.last_words()
+                );
+            }
+            thread::sleep(LOOK_EVERY);
+        };
+        self.say.line(&format!("playback: {name} took {:.2} s", started.elapsed().as_secs_f64()));
+        let Some(mut run) = read_report(&report)? else {
+            bail!("the playback tool ended ({}) without a report{}", how(status), playback.last_words());
+        };
+        // Exit code and report must say the same.
+        if !status.success() && run["verdict"] == "PASS" {
+            bail!(
+                "the playback tool ended ({}) beside a report that says PASS{}",
+                how(status),
+                playback.last_words()
+            );
+        }
+        run["workload"] = name.into();
+        Ok(run)
+    }
+
+    /// Asks emulator and bridge to end, and takes their reports.
+    pub(super) fn end(&mut self, evidence: &mut Evidence) -> Result<()> {
+        let emulator = end_one(self.emulator.take(), &self.scratch.file("emulator"));
+        let bridge = end_one(self.bridge.take(), &self.scratch.file("bridge"));
+        let (emulator, complaint) = emulator?;
+        evidence.emulator = emulator;
+        // The emulator fails whenever a message went unanswered, which the runs report better.
+        let runs_failed = evidence.runs.iter().any(|run| run["verdict"] != "PASS");
+        if !runs_failed {
+            evidence.reasons.extend(complaint);
+        }
+        let (bridge, complaint) = bridge?;
+        evidence.bridge = bridge;
+        evidence.reasons.extend(complaint);
+        Ok(())
+    }
+
+    /// Whether and where the processes' lines are shown.
+    fn noise(&self) -> Option<Say> {
+        self.options.verbose.then_some(self.say)
+    }
+}
+
+/// The report of a process after its end, and what it complained of. One that ended before it was asked to has been
+/// spoken of.
+fn end_one(tool: Option<Tool>, report: &Path) -> Result<(Option<Value>, Option<String>)> {
+    let Some(mut tool) = tool else { return Ok((None, None)) };
+    let early = tool.process.poll()?.is_some();
+    let status = tool.process.stop(GRACE)?;
+    let complains = !early && !status.success();
+    let complaint =
+        complains.then(|| format!("the {} ended with {}{}", tool.name, how(status), tool.last_words()));
+    Ok((read_report(report)?, complaint))
+}
+
+/// `None` where the file was never written.
+fn read_report(path: &Path) -> Result<Option<Value>> {
+    let Ok(text) = fs::read_to_string(path) else { return Ok(None) };
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let report = serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))?;
+    Ok(Some(report))
+}
+
+/// One of the three programs, running.
+struct Tool {
+    name: &'static str,
+    process: Process,
+    /// Its stdout, for the handshake.
+    lines: Receiver<String>,
+    tail: Arc<Mutex<Tail>>,
+}
+
+/// The last lines of a process.
+#[derive(Debug, Default)]
+struct Tail {
+    lines: VecDeque<String>,
+    /// The last one of stderr that begins with "error", or the last one at all.
+    error: String,
+}
+
+impl Tool {
+    fn start(name: &'static str, program: &Path, args: &[OsString], noise: Option<Say>) -> Result<Self> {
+        let tail = Arc::new(Mutex::new(Tail::default()));
+        let (heard, lines) = mpsc::sync_channel(HEARD);
+        let keep = Arc::clone(&tail);
+        let sink = move |stream, line: &str| {
+            if let Some(say) = noise {
+                say.line(&format!("  {name} | {line}"));
+            }
+            keep.lock().unwrap_or_else(PoisonError::into_inner).push(stream, line);
+            if stream == Stream::Out {
+                // Full only after the handshake, when nobody listens any more.
+                let _ = heard.try_send(line.to_owned());
+            }
+        };
+        let process = Process::spawn(Command::new(program).args(args), Stderr::Lines, sink)?;
+        Ok(Self { name, process, lines, tail })
+    }
+
+    /// Waits for the line from which `find` makes something.
+    fn await_line<T>(&mut self, deadline: Instant, mut find: impl FnMut(&str) -> Option<T>) -> Result<T> {
+        let deadline = deadline.min(Instant::now() + HANDSHAKE);
+        loop {
+            match self.lines.recv_timeout(LOOK_EVERY) {
+                Ok(line) => match find(&line) {
+                    Some(found) => return Ok(found),
+                    None => continue,
+                },
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+            interrupt::check()?;
+            if let Some(status) = self.process.poll()? {
+                // It may have said it and ended at once.
+                if let Some(found) = self.lines.try_iter().find_map(|line| find(&line)) {
+                    return Ok(found);
+                }
+                bail!("the {} ended ({}) before it was ready{}", self.name, how(status), self.last_words());
+            }
+            if Instant::now() >= deadline {
+                bail!("the {} did not say how it is reached{}", self.name, self.last_words());
+            }
+        }
+    }
+
+    /// ": the last error line", and below it the last lines of all.
+    fn last_words(&self) -> String {
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner).to_string()
+    }
+}
+
+impl Tail {
+    fn push(&mut self, stream: Stream, line: &str) {
+        if line.trim().is_empty() {
+            return;
+        }
+        if stream == Stream::Err && (line.starts_with("error") || !self.error.starts_with("error")) {
+            self.error = line.trim().to_owned();
+        }
+        if self.lines.len() == TAIL {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(line.to_owned());
+    }
+}
+
+impl std::fmt::Display for Tail {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if !self.error.is_empty() {
+            write!(f, ": {}", self.error)?;
+        }
+        if !self.lines.is_empty() {
+            write!(f, "\n  its last lines:")?;
+        }
+        self.lines.iter().try_for_each(|line| write!(f, "\n    {line}"))
+    }
+}
+
+/// A folder of this run's own, gone with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("roce-emulate-{}-{n}", std::process::id()));
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(format!("{name}.json"))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Nothing better can be done about files that do not go away.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::emulate::options::Workload;
+    use crate::emulate::play;
+
+    /// An emulator and a bridge that say what they must, and end when asked to.
+    const EMULATOR: &str = "echo '  QP Number: 0x11'; trap 'exit 0' TERM; while :; do sleep 0.02; done";
+    const BRIDGE: &str = "echo '=== Bridge Ready ==='; echo '  QP Number: 0x22'; echo '  RKey: 5'
+        echo '  Buffer Addr: 0x0'; trap 'exit 0' TERM; while :; do sleep 0.02; done";
+    /// Writes a good report where `--json` says.
+    const PLAYBACK: &str = r#"while [ "$1" != --json ]; do shift; done
+        echo '{"messages": 4, "responses": 4, "matched": 4, "payload_errors": 0, "header_errors": 0, "lost": 0,
+               "lost_ids": [], "verdict": "PASS", "reasons": []}' > "$2""#;
+
+    struct Stage {
+        dir: Scratch,
+        options: Options,
+    }
+
+    impl Stage {
+        fn new() -> Self {
+            let options = Options { workloads: vec![Workload::Increment], ..Options::default() };
+            Self { dir: Scratch::new().unwrap(), options }
+        }
+
+        fn script(&self, name: &str, text: &str) -> PathBuf {
+            let path = self.dir.0.join(name);
+            fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+            path
+        }
+
+        fn run(&self, emulator: &str, bridge: &str, playback: &str) -> Evidence {
+            let programs = Programs {
+                emulator: self.script("emulator.sh", emulator),
+                bridge: self.script("bridge.sh", bridge),
+                playback: self.script("playback.sh", playback),
+            };
+            let code = SurfaceCode::below(&crate::cargo::root()).unwrap();
+            play(&self.options, &programs, &code, Say { to_stderr: true })
+        }
+
+        fn fails(&self, emulator: &str, bridge: &str, playback: &str, wanted: &[&str]) {
+            let evidence = self.run(emulator, bridge, playback);
+            let reasons = evidence.reasons.join("\n");
+            for part in wanted {
+                assert!(reasons.contains(part), "{part:?} is not in: {reasons}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_good_run_has_its_reports_and_no_complaint() {
+        let evidence = Stage::new().run(EMULATOR, BRIDGE, PLAYBACK);
+        assert_eq!(evidence.reasons, [""; 0]);
+        assert_eq!(evidence.runs.len(), 1);
+        assert_eq!(
+            (&evidence.runs[0]["workload"], &evidence.runs[0]["matched"]),
+            (&"increment".into(), &4.into())
+        );
+    }
+
+    #[test]
+    fn the_bridge_is_told_the_emulators_queue_pair_and_the_tool_the_bridges() {
+        let stage = Stage::new();
+        let dir = stage.dir.0.display();
+        let bridge = format!("echo \"$@\" > {dir}/bridge.args\n{BRIDGE}");
+        let playback = format!("echo \"$@\" > {dir}/playback.args\n{PLAYBACK}");
+        assert_eq!(stage.run(EMULATOR, &bridge, &playback).reasons, [""; 0]);
+        let said = |name: &str| fs::read_to_string(stage.dir.0.join(name)).unwrap();
+        assert!(said("bridge.args").contains("--remote-qp 0x11 "), "{}", said("bridge.args"));
+        let ends = "--bridge-qp 0x22 --bridge-rkey 5 --bridge-buffer 0x0 ";
+        assert!(said("playback.args").contains(ends), "{}", said("playback.args"));
+    }
+
+    #[test]
+    fn a_process_that_dies_before_it_is_ready_is_quoted() {
+        let dies = "echo 'error: port 4791 is taken' >&2; exit 1";
+        let stage = Stage::new();
+        stage.fails(
+            dies,
+            BRIDGE,
+            PLAYBACK,
+            &["the emulator ended (exit code 1) before it was ready: error: port 4791"],
+        );
+        stage.fails(
+            EMULATOR,
+            dies,
+            PLAYBACK,
+            &["the bridge ended (exit code 1) before it was ready: error: port 4791"],
+        );
+    }
+
+    #[test]
+    fn a_silent_process_is_not_waited_for_beyond_the_timeout() {
+        let mut stage = Stage::new();
+        stage.options.timeout = Duration::from_millis(300);
+        let silent = "echo 'QP Number: 0x11'; while :; do sleep 0.02; done";
+        stage.fails(
+            silent,
+            BRIDGE,
+            PLAYBACK,
+            &["the emulator did not say how it is reached", "QP Number: 0x11"],
+        );
+        let stuck = "while :; do sleep 0.02; done";
+        stage.options.timeout = Duration::from_secs(1);
+        stage.fails(EMULATOR, BRIDGE, stuck, &["increment was not finished after 1 s"]);
+    }
+
+    #[test]
+    fn a_peer_killed_in_mid_run_is_named() {
+        let stage = Stage::new();
+        let pid = stage.dir.0.join("pid").display().to_string();
+        let bridge = format!("echo $$ > {pid}\n{BRIDGE}");
+        let playback = format!("kill -9 $(cat {pid}); while :; do sleep 0.02; done");
+        stage.fails(EMULATOR, &bridge, &playback, &["the bridge ended (signal 9) in mid-run"]);
+        let emulator = format!("echo $$ > {pid}\n{EMULATOR}");
+        stage.fails(&emulator, BRIDGE, &playback, &["the emulator ended (signal 9) in mid-run"]);
+    }
+
+    #[test]
+    fn a_tool_without_report_or_against_it_fails() {
+        let stage = Stage::new();
+        stage.fails(EMULATOR, BRIDGE, "exit 0", &["ended (exit code 0) without a report"]);
+        stage.fails(EMULATOR, BRIDGE, "kill -9 $$", &["ended (signal 9) without a report"]);
+        let liar = format!("{PLAYBACK}\nexit 1");
+        stage.fails(EMULATOR, BRIDGE, &liar, &["ended (exit code 1) beside a report that says PASS"]);
+    }
+
+    #[test]
+    fn peers_that_end_badly_fail_the_run() {
+        let stage = Stage::new();
+        let bad = BRIDGE.replace("exit 0", "echo error: lost count >&2; exit 3");
+        stage.fails(EMULATOR, &bad, PLAYBACK, &["the bridge ended with exit code 3: error: lost count"]);
+        let bad = EMULATOR.replace("exit 0", "exit 1");
+        stage.fails(&bad, BRIDGE, PLAYBACK, &["the emulator ended with exit code 1"]);
+    }
+
+    #[test]
+    fn the_files_of_a_run_go_with_it() {
+        let scratch = Scratch::new().unwrap();
+        let path = scratch.0.clone();
+        fs::write(scratch.file("bridge"), "{}").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        drop(scratch);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,229 @@
+//! How the three programs are called.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+
+use super::handshake::BridgeEnd;
+use super::options::{Mode, Options, Workload};
+use crate::{build, cargo};
+
+/// Where the programs are.
+#[derive(Debug, Clone)]
+pub(super) struct Programs {
+    pub(super) emulator: PathBuf,
+    pub(super) bridge: PathBuf,
+    pub(super) playback: PathBuf,
+}
+
+impl Programs {
+    /// Builds them, optimised.
+    pub(super) fn build() -> Result<Self> {
+        let built = build::programs(true)?;
+        Ok(Self {
+            emulator: cargo::named(&built, "hsb-fpga-emulator")?,
+            bridge: cargo::named(&built, "hsb-bridge-cpu")?,
+            playback: cargo::named(&built, "hsb-fpga-playback")?,
+        })
+    }
+}
+
+/// The files of the surface-code workload.
+#[derive(Debug, Clone)]
+pub(super) struct SurfaceCode {
+    /// The detector error model.
+    dem: PathBuf,
+    /// Detection events, one row a shot.
+    dets: PathBuf,
+    /// The true flips of the observables, one row a shot.
+    obs: PathBuf,
+}
+
+impl SurfaceCode {
+    /// Bytes of detection events a shot: 120 detectors.
+    const BYTES: u32 = 15;
+
+    /// The files below `root`, the workspace's.
+    pub(super) fn below(root: &Path) -> Result<Self> {
+        let dir = root.join("crates/roce-tools/tests/data");
+        let file = |extension: &str| dir.join(format!("surface_d5_r5.{extension}"));
+        let files = Self { dem: file("dem"), dets: file("dets.b8"), obs: file("obs.b8") };
+        for path in [&files.dem, &files.dets, &files.obs] {
+            ensure!(path.is_file(), "{} is missing; `git checkout` brings it back", path.display());
+        }
+        Ok(files)
+    }
+}
+
+/// Milliseconds that the emulator waits for an answer when answers are dropped on purpose.
+const LOSSY_RESPONSE_MS: &str = "1000";
+
+pub(super) fn emulator(options: &Options, report: &Path) -> Vec<OsString> {
+    let mut args = Args::default();
+    args.value("--device", format!("soft:{}", options.emulator_ip))
+        .value("--port", options.control_port.to_string())
+        .value("--bridge-ip", options.bridge_ip.to_string())
+        .value("--page-size", options.page_size.to_string())
+        .value("--json", report)
+        .flag("--forward", options.mode == Mode::Forward);
+    if let Some(faults) = options.faults {
+        args.value("--drop-rate", faults.drop_rate.to_string())
+            .value("--seed", faults.seed.to_string())
+            .value("--response-timeout-ms", LOSSY_RESPONSE_MS);
+    }
+    args.0
+}
+
+pub(super) fn bridge(options: &Options, code: &SurfaceCode, remote_qp: u32, report: &Path) -> Vec<OsString> {
+    let decodes = options.mode != Mode::Forward && options.workloads.contains(&Workload::SurfaceCode);
+    let mut args = Args::default();
+    args.value("--device", format!("soft:{}", options.bridge_ip))
+        .value("--peer-ip", options.emulator_ip.to_string())
+        .value("--remote-qp", format!("{remote_qp:#x}"))
+        .value("--num-pages", options.num_pages.to_string())
+        .value("--page-size", options.page_size.to_string())
+        .value("--payload-size", largest_payload(options).to_string())
+        .value("--timeout", lifetime(options).to_string())
+        .value("--json", report)
+        .flag("--unified", options.mode == Mode::Unified)
+        .flag("--forward", options.mode == Mode::Forward);
+    if decodes {
+        args.value("--dem", &code.dem);
+    }
+    if let Some(faults) = options.faults {
+        // The sides must not drop in step.
+        args.value("--drop-rate", faults.drop_rate.to_string())
+            .value("--seed", faults.seed.wrapping_add(1).to_string());
+    }
+    if let Some(pcap) = &options.pcap {
+        args.value("--pcap", pcap);
+    }
+    args.0
+}
+
+pub(super) fn playback(
+    options: &Options,
+    workload: Workload,
+    code: &SurfaceCode,
+    end: &BridgeEnd,
+    report: &Path,
+) -> Vec<OsString> {
+    let mut args = Args::default();
+    args.value("--hsb-ip", options.emulator_ip.to_string())
+        .value("--control-port", options.control_port.to_string())
+        .value("--bridge-ip", options.bridge_ip.to_string())
+        .value("--bridge-qp", format!("{:#x}", end.qpn))
+        .value("--bridge-rkey", end.rkey.to_string())
+        .value("--bridge-buffer", format!("{:#x}", end.buffer))
+        .value("--num-pages", options.num_pages.to_string())
+        .value("--page-size", options.page_size.to_string())
+        .value("--timeout", options.timeout.as_secs().to_string())
+        .value("--json", report)
+        .flag("--emulator", true)
+        .flag("--forward", options.mode == Mode::Forward)
+        .flag("--no-verify", !options.verify);
+    match workload {
+        Workload::Increment => args
+            .value("--num-messages", options.num_messages.to_string())
+            .value("--payload-size", options.payload_size.to_string()),
+        Workload::SurfaceCode => {
+            args.value("--dem", &code.dem).value("--dets", &code.dets).value("--obs", &code.obs)
+        }
+    };
+    args.0
+}
+
+/// What the bridge's frames must hold.
+fn largest_payload(options: &Options) -> u32 {
+    let of = |workload: &Workload| match workload {
+        Workload::Increment => options.payload_size,
+        Workload::SurfaceCode => SurfaceCode::BYTES,
+    };
+    options.workloads.iter().map(of).max().unwrap_or(0)
+}
+
+/// Seconds after which the bridge ends by itself: later than we would end it.
+fn lifetime(options: &Options) -> u64 {
+    options.timeout.as_secs().saturating_add(30)
+}
+
+/// A command line in the making.
+#[derive(Default)]
+struct Args(Vec<OsString>);
+
+impl Args {
+    fn value(&mut self, name: &str, value: impl Into<OsString>) -> &mut Self {
+        self.0.extend([name.into(), value.into()]);
+        self
+    }
+
+    fn flag(&mut self, name: &str, given: bool) -> &mut Self {
+        self.0.extend(given.then(|| name.into()));
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulate::options::Faults;
+
+    fn code() -> SurfaceCode {
+        SurfaceCode { dem: "d".into(), dets: "e".into(), obs: "o".into() }
+    }
+
+    fn line(args: &[OsString]) -> String {
+        args.iter().map(|arg| arg.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn the_default_run() {
+        let options = Options::default();
+        assert_eq!(
+            line(&emulator(&options, Path::new("r"))),
+            "--device soft:127.0.0.2 --port 8193 --bridge-ip 127.0.0.1 --page-size 384 --json r"
+        );
+        assert_eq!(
+            line(&bridge(&options, &code(), 0x12, Path::new("r"))),
+            "--device soft:127.0.0.1 --peer-ip 127.0.0.2 --remote-qp 0x12 --num-pages 128 --page-size 384 \
+             --payload-size 15 --timeout 150 --json r --dem d"
+        );
+        let end = BridgeEnd { qpn: 0xab, rkey: 7, buffer: 0 };
+        let common = "--hsb-ip 127.0.0.2 --control-port 8193 --bridge-ip 127.0.0.1 --bridge-qp 0xab --bridge-rkey 7 \
+                      --bridge-buffer 0x0 --num-pages 128 --page-size 384 --timeout 120 --json r --emulator";
+        assert_eq!(
+            line(&playback(&options, Workload::Increment, &code(), &end, Path::new("r"))),
+            format!("{common} --num-messages 100 --payload-size 8")
+        );
+        assert_eq!(
+            line(&playback(&options, Workload::SurfaceCode, &code(), &end, Path::new("r"))),
+            format!("{common} --dem d --dets e --obs o")
+        );
+    }
+
+    #[test]
+    fn forward_decodes_nothing_and_both_sides_drop_apart() {
+        let faults = Some(Faults { drop_rate: 0.02, seed: u64::MAX });
+        let options = Options { mode: Mode::Forward, faults, pcap: Some("p".into()), ..Options::default() };
+        let bridge = line(&bridge(&options, &code(), 1, Path::new("r")));
+        assert!(bridge.ends_with("--forward --drop-rate 0.02 --seed 0 --pcap p"), "{bridge}");
+        let emulator = line(&emulator(&options, Path::new("r")));
+        let end = "--forward --drop-rate 0.02 --seed 18446744073709551615 --response-timeout-ms 1000";
+        assert!(emulator.ends_with(end), "{emulator}");
+    }
+
+    #[test]
+    fn frames_hold_the_larger_workload() {
+        let large = Options { payload_size: 200, ..Options::default() };
+        assert_eq!(largest_payload(&large), 200);
+        let small = Options { workloads: vec![Workload::Increment], ..Options::default() };
+        assert_eq!(largest_payload(&small), 8);
+    }
+
+    #[test]
+    fn missing_data_is_named() {
+        let error = SurfaceCode::below(Path::new("/no/such/root")).unwrap_err().to_string();
+        assert!(error.contains("/no/such/root/crates/roce-tools/tests/data/surface_d5_r5.dem"), "{error}");
+    }
+}

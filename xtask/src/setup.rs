@@ -1,0 +1,286 @@
+//! `cargo xtask setup`: what this machine needs, and how it gets it.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Result, ensure};
+
+use crate::process::{how, run as run_command};
+use crate::{cargo, interrupt, only_flag, table};
+
+/// Something that must be on the machine.
+#[derive(Debug)]
+struct Need {
+    /// Where it comes from.
+    source: Source,
+    /// What for.
+    why: &'static str,
+    /// How to see that it is there.
+    probe: Probe,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// A Debian package.
+    Debian(&'static str),
+    /// A component of the Rust toolchain.
+    Component(&'static str),
+}
+
+#[derive(Debug)]
+enum Probe {
+    /// A program on the PATH.
+    Program(&'static str),
+    /// One of these files.
+    File(&'static [&'static str]),
+    /// A command of cargo answers to `--version`.
+    Cargo(&'static str),
+}
+
+const NEEDS: &[Need] = &[
+    Need { source: Source::Debian("gcc"), why: "links every program", probe: Probe::Program("cc") },
+    Need {
+        source: Source::Debian("libc6-dev"),
+        why: "start files and C library that programs link with",
+        probe: Probe::File(&[
+            "/usr/lib/x86_64-linux-gnu/crt1.o",
+            "/usr/lib/aarch64-linux-gnu/crt1.o",
+            "/usr/lib64/crt1.o",
+            "/usr/lib/crt1.o",
+        ]),
+    },
+    Need {
+        source: Source::Component("rustfmt"),
+        why: "test checks the formatting",
+        probe: Probe::Cargo("fmt"),
+    },
+    Need { source: Source::Component("clippy"), why: "test runs the lints", probe: Probe::Cargo("clippy") },
+];
+
+pub(crate) fn run(args: Vec<OsString>) -> Result<ExitCode> {
+    let check = only_flag(args, Some("--check"))?;
+    interrupt::install()?;
+    let missing: Vec<&Need> = NEEDS.iter().filter(|need| !is_there(&need.probe)).collect();
+    let rows: Vec<Vec<String>> = NEEDS.iter().map(|need| row(need, &missing)).collect();
+    print!("{}", table::render(&["needed", "from", "state", "why"], &rows));
+    if missing.is_empty() {
+        println!("Nothing is missing.");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let commands = commands(&missing, &Machine::this());
+    if check || commands.iter().any(Vec::is_empty) {
+        println!("{}", advice(&missing, &commands));
+        return Ok(ExitCode::FAILURE);
+    }
+    for words in &commands {
+        println!("+ {}", words.join(" "));
+        let status = run_command(Command::new(&words[0]).args(&words[1..]))?;
+        ensure!(status.success(), "`{}` failed ({}); its messages are above", words.join(" "), how(status));
+    }
+    let still: Vec<&str> =
+        missing.iter().filter(|need| !is_there(&need.probe)).map(|need| need.name()).collect();
+    ensure!(still.is_empty(), "installed, and still not found: {}", still.join(", "));
+    println!("Nothing is missing any more.");
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Need {
+    fn name(&self) -> &'static str {
+        match self.source {
+            Source::Debian(name) | Source::Component(name) => name,
+        }
+    }
+}
+
+fn row(need: &Need, missing: &[&Need]) -> Vec<String> {
+    let from = match need.source {
+        Source::Debian(_) => "Debian",
+        Source::Component(_) => "rustup",
+    };
+    let state = if missing.iter().any(|m| m.source == need.source) { "missing" } else { "there" };
+    [need.name(), from, state, need.why].map(str::to_owned).to_vec()
+}
+
+fn is_there(probe: &Probe) -> bool {
+    match probe {
+        Probe::Program(name) => on_path(name),
+        Probe::File(paths) => paths.iter().any(|path| Path::new(path).exists()),
+        Probe::Cargo(command) => {
+            let mut version = cargo::command([command, "--version"]);
+            version.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            version.status().is_ok_and(|status| status.success())
+        }
+    }
+}
+
+fn on_path(program: &str) -> bool {
+    std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
+}
+
+/// What decides how something is installed here.
+#[derive(Debug, Clone, Copy)]
+struct Machine {
+    /// Debian, or one of its children.
+    debian: bool,
+    root: bool,
+    sudo: bool,
+    rustup: bool,
+}
+
+impl Machine {
+    fn this() -> Self {
+        let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+        Self {
+            debian: is_debian(&release) && on_path("apt-get"),
+            root: nix::unistd::geteuid().is_root(),
+            sudo: on_path("sudo"),
+            rustup: on_path("rustup"),
+        }
+    }
+}
+
+/// Reads the text of /etc/os-release.
+fn is_debian(os_release: &str) -> bool {
+    let fields = os_release.lines().filter_map(|line| line.split_once('='));
+    fields
+        .filter(|(key, _)| matches!(*key, "ID" | "ID_LIKE"))
+        .flat_map(|(_, value)| value.trim_matches(['"', '\'']).split_whitespace())
+        .any(|id| id == "debian" || id == "ubuntu")
+}
+
+/// The commands that install what is missing. An empty one: this machine has no way to do it.
+fn commands(missing: &[&Need], machine: &Machine) -> Vec<Vec<String>> {
+    let mut packages = Vec::new();
+    let mut components = Vec::new();
+    for need in missing {
+        match need.source {
+            Source::Debian(name) => packages.push(name),
+            Source::Component(name) => components.push(name),
+        }
+    }
+    let mut commands = Vec::new();
+    if !packages.is_empty() {
+        let as_root: Option<&[&str]> = match machine {
+            Machine { debian: false, .. } => None,
+            Machine { root: true, .. } => Some(&["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]),
+            Machine { sudo: true, .. } => {
+                Some(&["sudo", "-n", "env", "DEBIAN_FRONTEND=noninteractive", "apt-get"])
+            }
+            Machine { .. } => None,
+        };
+        match as_root {
+            Some(apt) => {
+                commands.push(words(apt, &["update"]));
+                commands.push(words(
+                    apt,
+                    &[&["install", "-y", "--no-install-recommends"], &packages[..]].concat(),
+                ));
+            }
+            None => commands.push(Vec::new()),
+        }
+    }
+    if !components.is_empty() {
+        commands.push(if machine.rustup {
+            words(&["rustup", "component", "add"], &components)
+        } else {
+            Vec::new()
+        });
+    }
+    commands
+}
+
+fn words(head: &[&str], tail: &[&str]) -> Vec<String> {
+    head.iter().chain(tail).map(|word| (*word).to_owned()).collect()
+}
+
+/// What to do by hand.
+fn advice(missing: &[&Need], commands: &[Vec<String>]) -> String {
+    let mut text = String::from("Missing:\n");
+    for need in missing {
+        text += &match need.source {
+            Source::Debian(name) => format!("  {name} (its name on Debian): {}\n", need.why),
+            Source::Component(name) => format!("  {name} (component of the Rust toolchain): {}\n", need.why),
+        };
+    }
+    if commands.iter().any(Vec::is_empty) {
+        text += "This program can install Debian packages as root or with sudo, and components with rustup; \
+                 please install them your system's way.";
+    } else {
+        let lines: Vec<String> = commands.iter().map(|words| format!("  {}", words.join(" "))).collect();
+        text += &format!("`cargo xtask setup` would run:\n{}", lines.join("\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: Machine = Machine { debian: true, root: true, sudo: false, rustup: true };
+
+    fn need(name: &str) -> &'static Need {
+        NEEDS.iter().find(|need| need.name() == name).unwrap()
+    }
+
+    fn lines(missing: &[&Need], machine: Machine) -> Vec<String> {
+        commands(missing, &machine).iter().map(|words| words.join(" ")).collect()
+    }
+
+    #[test]
+    fn debian_and_its_children_are_known() {
+        assert!(is_debian("PRETTY_NAME=\"x\"\nID=debian\n"));
+        assert!(is_debian("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n"));
+        assert!(is_debian("ID=pop\nID_LIKE=\"ubuntu\"\n"));
+        assert!(!is_debian("ID=fedora\nVARIANT=debian\n"));
+        assert!(!is_debian(""));
+    }
+
+    #[test]
+    fn root_installs_packages_at_once_and_others_through_sudo() {
+        let missing = [need("gcc"), need("libc6-dev")];
+        assert_eq!(
+            lines(&missing, ROOT),
+            [
+                "env DEBIAN_FRONTEND=noninteractive apt-get update",
+                "env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends gcc libc6-dev"
+            ]
+        );
+        let user = Machine { root: false, sudo: true, ..ROOT };
+        assert!(
+            lines(&missing, user)[1]
+                .starts_with("sudo -n env DEBIAN_FRONTEND=noninteractive apt-get install")
+        );
+    }
+
+    #[test]
+    fn nobody_is_asked_for_what_the_machine_cannot_do() {
+        let user = Machine { root: false, ..ROOT };
+        assert_eq!(lines(&[need("gcc")], user), [""]);
+        assert_eq!(lines(&[need("gcc")], Machine { debian: false, ..ROOT }), [""]);
+        assert_eq!(lines(&[need("clippy")], Machine { rustup: false, ..ROOT }), [""]);
+        assert_eq!(lines(&[need("clippy")], user), ["rustup component add clippy"]);
+    }
+
+    #[test]
+    fn the_advice_names_each_need() {
+        let missing = [need("gcc"), need("clippy")];
+        let by_hand = advice(&missing, &commands(&missing, &Machine { debian: false, ..ROOT }));
+        assert!(
+            by_hand.contains("gcc (its name on Debian)") && by_hand.contains("your system's way"),
+            "{by_hand}"
+        );
+        let would = advice(&missing, &commands(&missing, &ROOT));
+        assert!(would.contains("would run:\n  env DEBIAN_FRONTEND=noninteractive apt-get update"), "{would}");
+    }
+
+    #[test]
+    fn probes_tell_what_is_there() {
+        assert!(is_there(&Probe::Program("sh")));
+        assert!(!is_there(&Probe::Program("no-such-program-anywhere")));
+        assert!(is_there(&Probe::File(&["/no/such/file", "/"])));
+        assert!(!is_there(&Probe::File(&["/no/such/file"])));
+        assert!(!is_there(&Probe::Cargo("no-such-command")));
+    }
+}
