@@ -3,7 +3,7 @@
 //! - [`rpc`]: the frame's header, statuses, function ids and packed bits.
 //! - [`FunctionTable`]: the functions by id, Rust closures and C handlers alike.
 //! - [`RingLoop`]: serves a pair of rings that a transport's threads fill and empty.
-//! - [`UnifiedLoop`]: serves a [`UnifiedLink`], a transport that the loop's own thread drives.
+//! - [`UnifiedLoop`]: serves a [`UnifiedLink`], such as [`roce_transport::Unified`], that the loop's own thread drives.
 //! - [`DispatchStats`]: what a loop has done so far, readable while it runs.
 //! - [`schema`]: what a function takes and gives, and the C layout of function tables.
 //!
@@ -14,7 +14,6 @@
 
 mod buffer;
 mod error;
-mod idle;
 #[allow(unsafe_code)]
 mod raw;
 mod ring_loop;
@@ -26,7 +25,6 @@ mod table;
 mod unified_loop;
 
 pub use error::DispatchError;
-pub use idle::Idle;
 pub use raw::RawHandler;
 pub use ring_loop::RingLoop;
 pub use stats::{DispatchCounts, DispatchStats};

@@ -6,8 +6,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use roce_ring::{Consumer, Producer};
+use roce_transport::{Backoff, SpinPolicy};
 
-use crate::idle::{Backoff, Idle};
 use crate::server::Server;
 use crate::stats::{DispatchStats, Event};
 use crate::{DispatchError, FunctionTable};
@@ -71,10 +71,13 @@ impl RingLoop {
     }
 
     /// Serves until `stop` is set.
-    pub fn run(&mut self, stop: &AtomicBool, idle: Idle) {
-        let mut backoff = Backoff::new(idle);
+    pub fn run(&mut self, stop: &AtomicBool, spin: SpinPolicy) {
+        let mut backoff = Backoff::new(spin);
         while !stop.load(Ordering::Relaxed) {
-            backoff.after(self.poll());
+            match self.poll() {
+                0 => backoff.idle(),
+                _ => backoff.reset(),
+            }
         }
     }
 

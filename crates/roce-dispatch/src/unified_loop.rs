@@ -6,14 +6,15 @@ use std::error::Error;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use roce_core::UcQp;
 use roce_ring::{Geometry, SlotBytes};
+use roce_transport::{Backoff, SpinPolicy, Unified};
 
-use crate::idle::{Backoff, Idle};
 use crate::server::Server;
 use crate::stats::{DispatchStats, Event};
 use crate::{DispatchError, FunctionTable};
 
-/// A transport that the dispatcher's own thread drives.
+/// A transport that the dispatcher's own thread drives. To be closed is no error for it.
 pub trait UnifiedLink {
     /// Why the link is of no more use.
     type Error: Error + Send + Sync + 'static;
@@ -30,17 +31,52 @@ pub trait UnifiedLink {
     /// When the link failed.
     fn rx_poll(&mut self) -> Result<Option<u32>, Self::Error>;
 
-    /// Sends the frame in a TX slot.
+    /// Sends the frame in a TX slot. `false`: the link was closed meanwhile.
     ///
     /// # Errors
     /// When the link failed.
-    fn tx_publish(&mut self, slot: u32) -> Result<(), Self::Error>;
+    fn tx_publish(&mut self, slot: u32) -> Result<bool, Self::Error>;
 
     /// The bytes of an RX slot.
     fn rx_slot(&self, slot: u32) -> SlotBytes<'_>;
 
     /// The bytes of a TX slot.
     fn tx_slot(&self, slot: u32) -> SlotBytes<'_>;
+}
+
+impl<Q: UcQp> UnifiedLink for Unified<Q> {
+    type Error = roce_transport::Error;
+
+    fn geometry(&self) -> Geometry {
+        self.geometry()
+    }
+
+    fn is_open(&self) -> bool {
+        self.is_open()
+    }
+
+    fn rx_poll(&mut self) -> Result<Option<u32>, Self::Error> {
+        closed_as(None, self.rx_poll())
+    }
+
+    fn tx_publish(&mut self, slot: u32) -> Result<bool, Self::Error> {
+        closed_as(false, self.tx_publish(slot).map(|()| true))
+    }
+
+    fn rx_slot(&self, slot: u32) -> SlotBytes<'_> {
+        self.rx_slot(slot)
+    }
+
+    fn tx_slot(&self, slot: u32) -> SlotBytes<'_> {
+        self.tx_slot(slot)
+    }
+}
+
+fn closed_as<T>(closed: T, result: Result<T, roce_transport::Error>) -> Result<T, roce_transport::Error> {
+    match result {
+        Err(roce_transport::Error::Closed) => Ok(closed),
+        result => result,
+    }
 }
 
 /// Serves the requests that a [`UnifiedLink`] hands out, as [`RingLoop`](crate::RingLoop) does for a pair of rings.
@@ -91,10 +127,13 @@ impl<L: UnifiedLink> UnifiedLoop<L> {
     ///
     /// # Errors
     /// The link's.
-    pub fn run(&mut self, stop: &AtomicBool, idle: Idle) -> Result<(), L::Error> {
-        let mut backoff = Backoff::new(idle);
+    pub fn run(&mut self, stop: &AtomicBool, spin: SpinPolicy) -> Result<(), L::Error> {
+        let mut backoff = Backoff::new(spin);
         while !stop.load(Ordering::Relaxed) && self.link.is_open() {
-            backoff.after(self.poll()?);
+            match self.poll()? {
+                0 => backoff.idle(),
+                _ => backoff.reset(),
+            }
         }
         Ok(())
     }
@@ -105,8 +144,9 @@ impl<L: UnifiedLink> UnifiedLoop<L> {
             return Ok(());
         };
         self.server.answer(&request, slot, self.link.tx_slot(slot));
-        self.link.tx_publish(slot)?;
-        self.server.stats().count(Event::Response);
+        if self.link.tx_publish(slot)? {
+            self.server.stats().count(Event::Response);
+        }
         Ok(())
     }
 }

@@ -9,8 +9,9 @@ use std::thread;
 use common::*;
 use roce_dispatch::rpc::{HEADER_LEN, HandlerError, Request, Status, function_id};
 use roce_dispatch::schema::{HandlerSchema, PayloadType, TypeDesc};
-use roce_dispatch::{DispatchCounts, DispatchError, FunctionTable, Idle, RingLoop};
+use roce_dispatch::{DispatchCounts, DispatchError, FunctionTable, RingLoop};
 use roce_ring::{MemoryOptions, Ring};
+use roce_transport::SpinPolicy;
 
 fn increment_table() -> FunctionTable {
     let mut table = FunctionTable::new();
@@ -273,7 +274,7 @@ fn stop_ends_a_loop_whose_tx_slot_never_comes_free() {
     let runner = thread::spawn({
         let stop = Arc::clone(&stop);
         move || {
-            dispatcher.run(&stop, Idle::SpinThenYield { spins: 10 });
+            dispatcher.run(&stop, SpinPolicy::SpinThenYield { polls: 10 });
             dispatcher
         }
     });
@@ -357,7 +358,7 @@ fn two_threads_over_thousands_of_wraps() {
     let stop = Arc::new(AtomicBool::new(false));
     let runner = thread::spawn({
         let stop = Arc::clone(&stop);
-        move || dispatcher.run(&stop, Idle::default())
+        move || dispatcher.run(&stop, SpinPolicy::default())
     });
 
     let junk = |id: u32| id % 17 == 16;
@@ -415,7 +416,7 @@ fn a_lapping_sender_harms_only_itself() {
     let stop = Arc::new(AtomicBool::new(false));
     let runner = thread::spawn({
         let stop = Arc::clone(&stop);
-        move || dispatcher.run(&stop, Idle::default())
+        move || dispatcher.run(&stop, SpinPolicy::default())
     });
 
     let mut answered = 0;

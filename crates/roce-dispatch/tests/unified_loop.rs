@@ -10,8 +10,9 @@ use std::thread;
 
 use common::*;
 use roce_dispatch::rpc::Status;
-use roce_dispatch::{DispatchCounts, DispatchError, FunctionTable, Idle, UnifiedLink, UnifiedLoop};
+use roce_dispatch::{DispatchCounts, DispatchError, FunctionTable, UnifiedLink, UnifiedLoop};
 use roce_ring::{Consumer, Geometry, Producer, SlotBytes};
+use roce_transport::SpinPolicy;
 
 /// Two real rings as a link: a flag stands for a completion.
 struct RingLink {
@@ -39,9 +40,9 @@ impl UnifiedLink for RingLink {
         Ok(slot)
     }
 
-    fn tx_publish(&mut self, slot: u32) -> Result<(), Infallible> {
+    fn tx_publish(&mut self, slot: u32) -> Result<bool, Infallible> {
         self.tx.publish(slot);
-        Ok(())
+        Ok(true)
     }
 
     fn rx_slot(&self, slot: u32) -> SlotBytes<'_> {
@@ -90,7 +91,7 @@ fn ends_when_the_link_is_closed() {
     let (mut wire, link) = link(geometry(4, 64, 64));
     let open = Arc::clone(&link.open);
     let mut dispatcher = UnifiedLoop::new(link, table()).expect("a frame holds a header");
-    let runner = thread::spawn(move || dispatcher.run(&AtomicBool::new(false), Idle::default()));
+    let runner = thread::spawn(move || dispatcher.run(&AtomicBool::new(false), SpinPolicy::default()));
     for id in 0..10_000 {
         let slot = id % 4;
         wire.deliver(slot, &request("rpc_increment", id, &[byte(id)]));
@@ -132,7 +133,7 @@ impl UnifiedLink for Broken {
         if self.1 < 2 { Ok(None) } else { Err(LinkDown) }
     }
 
-    fn tx_publish(&mut self, _: u32) -> Result<(), LinkDown> {
+    fn tx_publish(&mut self, _: u32) -> Result<bool, LinkDown> {
         Err(LinkDown)
     }
 
@@ -149,7 +150,7 @@ impl UnifiedLink for Broken {
 fn a_links_error_ends_the_run() {
     let (_wire, link) = link(geometry(4, 64, 64));
     let mut dispatcher = UnifiedLoop::new(Broken(link, 0), table()).expect("a frame holds a header");
-    assert_eq!(dispatcher.run(&AtomicBool::new(false), Idle::Spin), Err(LinkDown));
+    assert_eq!(dispatcher.run(&AtomicBool::new(false), SpinPolicy::Spin), Err(LinkDown));
 }
 
 #[test]
