@@ -47,8 +47,9 @@ impl Consumer {
         published.then(|| ReadSlot { consumer: self, slot, generation: self.ring.generation(slot) })
     }
 
-    /// The next published slot, in the order of publication for a producer that publishes in ring order, and
-    /// whatever is published where it does not. Until [`claim`](Self::claim), further calls answer the same.
+    /// The next published slot. A producer that publishes in ring order, slots left out or not, and stays less than
+    /// a lap ahead of the last claim is met in its order; of any other, every message is met in ring order. Until
+    /// [`claim`](Self::claim), further calls answer the same.
     ///
     /// A slot that is never published holds nothing up: every 16th call in vain looks behind it, at 64 slots each
     /// time. All other calls cost one load.

@@ -34,6 +34,26 @@
 //! No flag protocol closes one window: DMA puts the bytes down before the completion is seen. A consumer that
 //! reads and releases within it may take the newer bytes, or a mix, for the older message. Who must exclude that
 //! puts a number and a checksum into the frame, or lets no more messages be under way than the ring has slots.
+//!
+//! # Example
+//!
+//! ```
+//! use roce_ring::{Geometry, MemoryOptions, Ring};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let ring = Ring::allocate(Geometry::new(64, 384, 256)?, MemoryOptions::default())?;
+//! let (producer, consumer) = ring.split().expect("not split before");
+//!
+//! assert!(producer.is_free(0));
+//! producer.slot(0).copy_from(0, b"syndrome");
+//! producer.publish(0);
+//!
+//! let message = consumer.peek(0).expect("published above");
+//! assert_eq!(&message.bytes().read::<8>(0), b"syndrome");
+//! message.release()?;
+//! # Ok(())
+//! # }
+//! ```
 
 #![deny(unsafe_code)]
 

@@ -28,6 +28,7 @@ impl Flags {
         Ok(Self { mapping: Mapping::new(count * WORD)?, count })
     }
 
+    #[inline]
     pub(crate) fn words(&self) -> &[AtomicU64] {
         let first = self.mapping.base().cast::<AtomicU64>();
         // SAFETY: the mapping holds `count` words, page-aligned and zeroed, as long as `self` lives. An atomic
@@ -57,11 +58,13 @@ impl Data {
         Arc::<Mapping>::clone(&self.0)
     }
 
+    #[inline]
     pub(crate) fn addr(&self) -> *mut u8 {
         self.0.base().as_ptr()
     }
 
     /// The `len` bytes at `offset`.
+    #[inline]
     pub(crate) fn bytes(&self, offset: usize, len: usize) -> Bytes<'_> {
         assert!(
             offset <= self.0.len() && len <= self.0.len() - offset,

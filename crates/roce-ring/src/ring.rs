@@ -73,12 +73,14 @@ impl Ring {
     }
 
     /// The bytes of `slot`, whoever owns them just now.
+    #[inline]
     pub fn slot(&self, slot: u32) -> SlotBytes<'_> {
         let len = self.geometry.page_size() as usize;
         SlotBytes::new(self.data.bytes(slot as usize * len, len))
     }
 
     /// Whether the flag of `slot` reads 0. If so, the consumer's reads of the slot are over.
+    #[inline]
     pub fn flag_is_free(&self, slot: u32) -> bool {
         self.flag(slot).load(Ordering::Acquire) == 0 // pairs with `clear`
     }
@@ -123,11 +125,13 @@ impl Ring {
         fence(Ordering::Release); // pairs with the fence in `generation_after_reads`
     }
 
+    #[inline]
     fn flag(&self, slot: u32) -> &AtomicU64 {
         &self.flags.words()[slot as usize]
     }
 
     /// The address that flags count from. Exposed, because foreign code makes a pointer of a flag's value.
+    #[inline]
     fn base(&self) -> u64 {
         self.data.addr().expose_provenance() as u64
     }

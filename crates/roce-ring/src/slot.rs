@@ -19,6 +19,7 @@ pub struct SlotBytes<'a> {
 
 #[allow(clippy::len_without_is_empty)] // a page has at least one byte
 impl<'a> SlotBytes<'a> {
+    #[inline]
     pub(crate) fn new(bytes: Bytes<'a>) -> Self {
         Self { bytes, not_send: PhantomData }
     }
