@@ -1,0 +1,130 @@
+//! Packets that came with one system call.
+
+#![allow(clippy::cast_possible_truncation)] // sizes of C, all small
+
+use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ptr::NonNull;
+
+use super::Socket;
+use super::socket::ADDRESS_LEN;
+use crate::wire::{ICRC_LEN, MAX_HEADER_LEN, MAX_PAYLOAD};
+
+const PACKETS: usize = 16;
+
+/// The longest packet, its pad, and a byte more by which a longer one is known.
+const BUFFER_LEN: usize = (MAX_HEADER_LEN + MAX_PAYLOAD + 4 + ICRC_LEN).next_multiple_of(64);
+
+#[repr(C)]
+struct Buffers {
+    headers: [libc::mmsghdr; PACKETS],
+    vectors: [libc::iovec; PACKETS],
+    sources: [libc::sockaddr_in; PACKETS],
+    bytes: [[u8; BUFFER_LEN]; PACKETS],
+}
+
+/// A packet of a batch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Datagram<'a> {
+    pub(crate) source: SocketAddrV4,
+    pub(crate) bytes: &'a [u8],
+    /// It was longer than any packet of RoCE, and `bytes` is only its beginning.
+    pub(crate) cut: bool,
+}
+
+/// Buffers for packets, prepared once: each header leads to its buffer and its source address.
+#[derive(Debug)]
+pub(crate) struct RecvBatch {
+    buffers: NonNull<Buffers>,
+    received: usize,
+}
+
+// SAFETY: the buffers belong to this value alone, and nothing in them depends on a thread.
+unsafe impl Send for RecvBatch {}
+
+impl RecvBatch {
+    pub(crate) const CAPACITY: usize = PACKETS;
+
+    pub(crate) fn new() -> Self {
+        let layout = Layout::new::<Buffers>();
+        // SAFETY: the layout is not empty.
+        let at = unsafe { alloc_zeroed(layout) }.cast::<Buffers>();
+        let Some(buffers) = NonNull::new(at) else { handle_alloc_error(layout) };
+        for i in 0..PACKETS {
+            // SAFETY: `at` leads to a whole Buffers, i is below PACKETS, and all-zero bytes are values of all
+            // its types; only raw pointers are made to its parts.
+            unsafe {
+                (*at).vectors[i].iov_base = (&raw mut (*at).bytes[i]).cast();
+                (*at).vectors[i].iov_len = BUFFER_LEN;
+                (*at).headers[i].msg_hdr.msg_iov = &raw mut (*at).vectors[i];
+                (*at).headers[i].msg_hdr.msg_iovlen = 1;
+                (*at).headers[i].msg_hdr.msg_name = (&raw mut (*at).sources[i]).cast();
+                (*at).headers[i].msg_hdr.msg_namelen = ADDRESS_LEN;
+            }
+        }
+        Self { buffers, received: 0 }
+    }
+
+    /// Takes what has come, at most [`CAPACITY`](Self::CAPACITY), and says how many. Never blocks.
+    pub(crate) fn receive(&mut self, socket: &Socket) -> io::Result<usize> {
+        let at = self.buffers.as_ptr();
+        for i in 0..self.received {
+            // SAFETY: `at` leads to a whole Buffers that this value owns, and i is below PACKETS.
+            unsafe { (*at).headers[i].msg_hdr.msg_namelen = ADDRESS_LEN };
+        }
+        self.received = 0;
+        // SAFETY: the headers were prepared by `new`, and all that they lead to belongs to this value.
+        let headers = unsafe { (&raw mut (*at).headers).cast() };
+        // SAFETY: there are PACKETS headers; the socket does not block, so no time-out is needed.
+        let received = unsafe {
+            libc::recvmmsg(
+                socket.fd(),
+                headers,
+                PACKETS as u32,
+                libc::MSG_DONTWAIT as _,
+                std::ptr::null_mut(),
+            )
+        };
+        match usize::try_from(received) {
+            Ok(received) => {
+                self.received = received;
+                Ok(received)
+            }
+            Err(_) => match io::Error::last_os_error() {
+                e if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
+                e => Err(e),
+            },
+        }
+    }
+
+    /// The packets of the last batch.
+    pub(crate) fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
+        (0..self.received).map(|i| self.datagram(i))
+    }
+
+    /// `i` is below `received`.
+    fn datagram(&self, i: usize) -> Datagram<'_> {
+        let at = self.buffers.as_ptr();
+        // SAFETY: `at` leads to a whole Buffers that this value owns; the kernel is done with it, and i is below
+        // PACKETS. Only plain values are copied out.
+        let (len, flags, source) = unsafe {
+            ((*at).headers[i].msg_len as usize, (*at).headers[i].msg_hdr.msg_flags, (*at).sources[i])
+        };
+        // SAFETY: the kernel wrote `len` bytes, at most iov_len, and nobody writes them again before the next
+        // `receive`, which takes this value by &mut.
+        let bytes = unsafe {
+            std::slice::from_raw_parts((&raw const (*at).bytes[i]).cast::<u8>(), len.min(BUFFER_LEN))
+        };
+        let ip = Ipv4Addr::from(source.sin_addr.s_addr.to_ne_bytes());
+        let source = SocketAddrV4::new(ip, u16::from_be(source.sin_port));
+        Datagram { source, bytes, cut: flags & libc::MSG_TRUNC != 0 }
+    }
+}
+
+impl Drop for RecvBatch {
+    fn drop(&mut self) {
+        // SAFETY: `new` allocated it with this layout, and nothing borrows from it any more.
+        unsafe { std::alloc::dealloc(self.buffers.as_ptr().cast(), Layout::new::<Buffers>()) };
+    }
+}

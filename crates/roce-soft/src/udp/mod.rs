@@ -1,0 +1,7 @@
+//! The UDP socket below the queue pairs, and the only system calls on the message path.
+
+mod batch;
+mod socket;
+
+pub(crate) use batch::RecvBatch;
+pub(crate) use socket::{Peer, Socket};

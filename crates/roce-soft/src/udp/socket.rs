@@ -1,0 +1,140 @@
+//! A UDP socket whose packets look as a RoCE sender's do.
+
+#![allow(clippy::cast_possible_truncation)] // sizes and constants of C, all small
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::SocketAddrV4;
+use std::os::fd::{AsRawFd, RawFd};
+
+use libc::{c_int, c_void, socklen_t};
+use socket2::{Domain, Protocol, Type};
+
+/// Room for several thousand short packets, so that a poller may be away for milliseconds.
+const RECV_BUFFER: c_int = 4 << 20;
+
+/// The most packets in one system call.
+const SEND_BATCH: usize = 32;
+
+/// Where packets go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peer {
+    pub(crate) addr: SocketAddrV4,
+    raw: libc::sockaddr_in,
+}
+
+impl Peer {
+    pub(crate) fn new(addr: SocketAddrV4) -> Self {
+        let raw = libc::sockaddr_in {
+            sin_family: libc::AF_INET as libc::sa_family_t,
+            sin_port: addr.port().to_be(),
+            sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(addr.ip().octets()) },
+            sin_zero: [0; 8],
+        };
+        Self { addr, raw }
+    }
+}
+
+/// A bound socket that never blocks.
+///
+/// It stays unconnected with path MTU discovery set to DO: then Linux sends DF and the IP identification 0,
+/// which the ICRC covers.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    inner: socket2::Socket,
+}
+
+impl Socket {
+    /// Opens and binds. The error names the call.
+    pub(crate) fn bind(addr: SocketAddrV4) -> Result<Self, (&'static str, io::Error)> {
+        let inner = socket2::Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))
+            .map_err(|e| ("socket(SOCK_DGRAM)", e))?;
+        inner.set_nonblocking(true).map_err(|e| ("fcntl(O_NONBLOCK)", e))?;
+        let socket = Self { inner };
+        socket
+            .set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)
+            .map_err(|e| ("setsockopt(IP_MTU_DISCOVER)", e))?;
+        // As NICs send it; the ICRC protects what a UDP checksum would.
+        socket.set(libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).map_err(|e| ("setsockopt(SO_NO_CHECK)", e))?;
+        // With privilege beyond the system's limit, else up to it.
+        socket
+            .set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECV_BUFFER)
+            .or_else(|_| socket.set(libc::SOL_SOCKET, libc::SO_RCVBUF, RECV_BUFFER))
+            .map_err(|e| ("setsockopt(SO_RCVBUF)", e))?;
+        socket.inner.bind(&addr.into()).map_err(|e| ("bind", e))?;
+        Ok(socket)
+    }
+
+    /// Sends one packet.
+    pub(crate) fn send(&self, to: &Peer, packet: &[u8]) -> io::Result<()> {
+        // SAFETY: the packet and the address live until the call returns, and their lengths are their own.
+        let sent = unsafe {
+            libc::sendto(
+                self.fd(),
+                packet.as_ptr().cast(),
+                packet.len(),
+                0,
+                (&raw const to.raw).cast(),
+                ADDRESS_LEN,
+            )
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Sends packets in order and says how many of them left. An error says that the first one did not.
+    pub(crate) fn send_many<'a>(
+        &self,
+        to: &Peer,
+        packets: impl Iterator<Item = &'a [u8]>,
+    ) -> io::Result<usize> {
+        let mut vectors: [MaybeUninit<libc::iovec>; SEND_BATCH] =
+            [const { MaybeUninit::uninit() }; SEND_BATCH];
+        let mut headers: [MaybeUninit<libc::mmsghdr>; SEND_BATCH] =
+            [const { MaybeUninit::uninit() }; SEND_BATCH];
+        let mut count = 0;
+        for (packet, (vector, header)) in packets.zip(vectors.iter_mut().zip(&mut headers)) {
+            let vector = vector
+                .write(libc::iovec { iov_base: packet.as_ptr().cast_mut().cast(), iov_len: packet.len() });
+            // SAFETY: all-zero bytes are a value of this C structure.
+            let header = header.write(unsafe { std::mem::zeroed() });
+            header.msg_hdr.msg_name = (&raw const to.raw).cast_mut().cast();
+            header.msg_hdr.msg_namelen = ADDRESS_LEN;
+            header.msg_hdr.msg_iov = vector;
+            header.msg_hdr.msg_iovlen = 1;
+            count += 1;
+        }
+        // SAFETY: the first `count` headers were written, and lead to packets, an address and vectors that live
+        // until the call returns; the kernel only reads what they lead to.
+        let sent = unsafe { libc::sendmmsg(self.fd(), headers.as_mut_ptr().cast(), count, 0) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Packets that the kernel dropped because the receive buffer was full.
+    pub(crate) fn overflow(&self) -> u64 {
+        const FIELDS: usize = libc::SK_MEMINFO_DROPS as usize + 1;
+        let mut info = [0u32; FIELDS];
+        let mut len = size_of_val(&info) as socklen_t;
+        // SAFETY: the array and its length are valid for the call, which writes at most `len` bytes.
+        let result = unsafe {
+            libc::getsockopt(self.fd(), libc::SOL_SOCKET, SO_MEMINFO, info.as_mut_ptr().cast(), &raw mut len)
+        };
+        if result == 0 { info[FIELDS - 1].into() } else { 0 }
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.inner.as_raw_fd()
+    }
+
+    fn set(&self, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
+        let at: *const c_void = (&raw const value).cast();
+        // SAFETY: the value lives until the call returns, and the length is its own.
+        let result =
+            unsafe { libc::setsockopt(self.fd(), level, option, at, size_of::<c_int>() as socklen_t) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+pub(super) const ADDRESS_LEN: socklen_t = size_of::<libc::sockaddr_in>() as socklen_t;
+
+/// `asm-generic/socket.h`; the libc crate has the indices and not the option.
+const SO_MEMINFO: c_int = 55;
