@@ -1,7 +1,21 @@
 //! The parts of the programs `hsb-bridge-cpu`, `hsb-fpga-emulator` and `hsb-fpga-playback`.
 //!
+//! - [`workload`]: what is sent and what must come back.
+//! - [`playback`]: plays a workload through an FPGA and judges the answers.
 //! - [`decoder`]: real decoding of real syndromes, from a detector error model.
+//! - [`handlers`]: the functions that the bridge serves.
+//! - [`cli`], [`link`], [`output`], [`signal`]: what the programs have in common.
 
 #![forbid(unsafe_code)]
 
+pub mod cli;
 pub mod decoder;
+mod error;
+pub mod handlers;
+pub mod link;
+pub mod output;
+pub mod playback;
+pub mod signal;
+pub mod workload;
+
+pub use error::Error;

@@ -4,6 +4,7 @@ use std::fmt;
 
 use fusion_blossom::mwpm_solver::{PrimalDualSolver, SolverSerial};
 use fusion_blossom::util::{SolverInitializer, SyndromePattern};
+use roce_dispatch::rpc::HandlerError;
 
 use super::graph::MatchingGraph;
 use super::set_bits;
@@ -39,13 +40,14 @@ pub enum DecodeError {
 }
 
 impl DecodeError {
-    /// The positive status with which [`MWPM_DECODE`] answers.
-    pub fn status(&self) -> i32 {
-        match self {
+    /// What [`MWPM_DECODE`] answers with: 1 length, 2 spare bit, 3 unmatchable.
+    pub fn handler_error(&self) -> HandlerError {
+        let code = match self {
             Self::Length { .. } => 1,
             Self::SpareBit { .. } => 2,
             Self::Unmatchable { .. } => 3,
-        }
+        };
+        HandlerError::new(code).expect("positive")
     }
 }
 

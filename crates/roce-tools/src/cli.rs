@@ -1,0 +1,95 @@
+//! What the programs' command lines have in common.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+use clap::error::ErrorKind;
+
+use crate::Error;
+
+/// Reads a number, decimal or 0x hex, that fits `T`. For clap's `value_parser`.
+pub fn number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+    let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let digits = hex.unwrap_or(text);
+    let radix = if hex.is_some() { 16 } else { 10 };
+    // from_str_radix takes a sign, which is no digit.
+    let all_digits = digits.chars().all(|c| c.is_digit(radix));
+    let wide = if all_digits { u64::from_str_radix(digits, radix).ok() } else { None };
+    wide.and_then(|n| T::try_from(n).ok())
+        .ok_or_else(|| format!("not a number in range ({} bits, decimal or 0x hex)", 8 * size_of::<T>()))
+}
+
+/// Reads a probability from 0 to 1. For clap's `value_parser`.
+pub fn probability(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|p| (0.0..=1.0).contains(p)).ok_or_else(|| "not a number from 0 to 1".to_owned())
+}
+
+/// Where a report goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JsonTarget {
+    /// Standard output; what is for people then goes to standard error.
+    Stdout,
+    /// A file.
+    File(PathBuf),
+}
+
+impl JsonTarget {
+    /// `-`, or the name of a file. For clap's `value_parser`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "" => Err("not a file name; give one, or - for standard output".to_owned()),
+            "-" => Ok(Self::Stdout),
+            file => Ok(Self::File(file.into())),
+        }
+    }
+}
+
+/// The exit code of program `P`: 0 for `Ok(true)`, 1 for `Ok(false)` and for errors, which are printed; 2, with the
+/// usage, for options that cannot work.
+pub fn exit_code<P: CommandFactory>(result: Result<bool, Error>) -> ExitCode {
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(Error::Options(problem)) => {
+            // Nobody left to tell where standard error is closed.
+            let _ = P::command().error(ErrorKind::ValueValidation, problem).print();
+            ExitCode::from(2)
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_decimal_or_hex() {
+        assert_eq!(number::<u32>("4096"), Ok(4096));
+        assert_eq!(number::<u32>("0xFfff_ffff".replace('_', "").as_str()), Ok(u32::MAX));
+        assert_eq!(number::<u64>("0X10"), Ok(16));
+        assert_eq!(number::<u8>("010"), Ok(10));
+        for bad in ["", "0x", "-1", "+1", "0x+1", "0x-1", "1e3", "256", "0x100", " 1", "1_0"] {
+            assert!(number::<u8>(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn probabilities_are_bounded() {
+        assert_eq!(probability("0.02"), Ok(0.02));
+        for bad in ["", "1.01", "-0.1", "NaN", "inf"] {
+            assert!(probability(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_dash_is_standard_output() {
+        assert_eq!(JsonTarget::parse("-"), Ok(JsonTarget::Stdout));
+        assert_eq!(JsonTarget::parse("a-"), Ok(JsonTarget::File("a-".into())));
+        assert!(JsonTarget::parse("").is_err());
+    }
+}

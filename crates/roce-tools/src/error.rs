@@ -1,0 +1,65 @@
+//! What stops a program.
+
+use std::io;
+use std::path::PathBuf;
+
+use roce_rendezvous::hsb::HsbError;
+
+use crate::decoder::DemError;
+
+/// What stops a program.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Options that cannot work, alone or together.
+    #[error("{0}")]
+    Options(String),
+    /// A file could not be read or written.
+    #[error("{call} {}: {source}", path.display())]
+    File {
+        /// "read" or "write".
+        call: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A detector error model that cannot be decoded with.
+    #[error("{}: {source}", path.display())]
+    Model {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        source: DemError,
+    },
+    /// Shots that do not fit the model or each other.
+    #[error("{}: {reason}", path.display())]
+    Data {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what it should be.
+        reason: String,
+    },
+    /// The FPGA's control plane failed.
+    #[error(transparent)]
+    Control(#[from] HsbError),
+    /// The playback memory does not hold what was written to it.
+    #[error(
+        "the playback memory at {address:#010x} reads {read:#010x} where {wrote:#010x} was written; is another \
+         tool using this FPGA?"
+    )]
+    Readback {
+        /// Which word.
+        address: u32,
+        /// What went in.
+        wrote: u32,
+        /// What came out.
+        read: u32,
+    },
+    /// The signal handlers could not be installed.
+    #[error("installing the handlers of SIGINT and SIGTERM: {0}")]
+    Signal(io::Error),
+    /// A report could not be turned into JSON.
+    #[error("the report cannot be written as JSON: {0}")]
+    Json(serde_json::Error),
+}
