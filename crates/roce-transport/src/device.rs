@@ -1,7 +1,6 @@
 //! The link a transceiver runs on, chosen by the device's name.
 #![cfg_attr(not(feature = "soft"), allow(unused_variables))] // without a link there is nothing to call
 
-#[cfg(feature = "soft")]
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
@@ -35,9 +34,9 @@ pub enum DeviceError {
     #[error("the device names {device}, the local address is {local}; give one of them")]
     TwoAddresses {
         /// In the name.
-        device: std::net::Ipv4Addr,
+        device: Ipv4Addr,
         /// Configured.
-        local: std::net::Ipv4Addr,
+        local: Ipv4Addr,
     },
     /// The soft device refused.
     #[cfg(feature = "soft")]
@@ -105,7 +104,7 @@ impl AnyDevice {
         if let Some(addr) = soft_addr(config)? {
             let soft = SoftConfig {
                 addr,
-                faults: config.faults.clone(),
+                faults: config.faults,
                 pcap: config.pcap.clone(),
                 ..SoftConfig::default()
             };
@@ -151,7 +150,7 @@ impl UcQp for AnyQp {
         on_link!(self, qp => qp.rkey())
     }
 
-    fn local_ip(&self) -> std::net::Ipv4Addr {
+    fn local_ip(&self) -> Ipv4Addr {
         on_link!(self, qp => qp.local_ip())
     }
 

@@ -3,7 +3,8 @@
 /// Follows a sender that fills its peer's slots in ring order.
 ///
 /// A slot ahead of the expected one means that those between were lost, until one of them comes after all: a
-/// producer may publish out of order, and a late message was not lost.
+/// producer may publish out of order, and a late message was not lost. A slot that was skipped is late if it lies
+/// nearer behind the expected one than ahead of it; else the sender has come round to it again.
 #[derive(Debug)]
 pub(crate) struct SlotSequence {
     expected: Option<u32>,
@@ -19,11 +20,11 @@ impl SlotSequence {
     pub(crate) fn arrived(&mut self, slot: u32) -> i64 {
         let pages = u32::try_from(self.missing.len()).expect("made from a u32");
         let expected = self.expected.unwrap_or(slot);
+        let gap = slot.wrapping_sub(expected) & (pages - 1);
         let was_missing = std::mem::replace(&mut self.missing[slot as usize], false);
-        if slot != expected && was_missing {
+        if was_missing && pages - gap < gap {
             return -1;
         }
-        let gap = slot.wrapping_sub(expected) & (pages - 1);
         for skipped in 0..gap {
             self.missing[(expected.wrapping_add(skipped) & (pages - 1)) as usize] = true;
         }
@@ -62,6 +63,7 @@ mod tests {
     fn a_lost_slot_counts_again_in_the_next_lap() {
         assert_eq!(lost(&[0, 1, 3, 4, 5, 6, 7, 0, 1, 3]), 2);
         assert_eq!(lost(&[0, 1, 3, 4, 5, 6, 7, 0, 1, 2, 3]), 1);
+        assert_eq!(lost(&[0, 1, 3, 4, 5, 6, 7, 0, 2, 3]), 2, "slot 2 was lost before, and comes round again");
     }
 
     #[test]

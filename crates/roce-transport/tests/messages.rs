@@ -1,4 +1,5 @@
 //! Messages through every mode, over real sockets on loopback.
+#![allow(clippy::cast_possible_truncation)] // message numbers are small
 
 mod common;
 
@@ -104,7 +105,7 @@ fn forward_sends_back_what_landed() {
     }
     a.close();
     b.close();
-    monitors.map(|m| m.join().expect("no panic").expect("no error"));
+    let _ = monitors.map(|m| m.join().expect("no panic").expect("no error"));
 }
 
 #[test]
