@@ -234,6 +234,9 @@ impl BankedRam {
     }
 }
 
+/// Bytes of a beat: [`super::sample::BEAT_BYTES`] as registers count them.
+pub const BEAT_SIZE: u32 = 64;
+
 /// The bank and word of [`PLAYBACK_RAM`] that hold word `word` of a window of `beats` 64-byte beats.
 pub const fn playback_word(window: u32, beats: u32, word: u32) -> (u32, u32) {
     (word % PLAYBACK_RAM.banks, window * beats + word / PLAYBACK_RAM.banks)
@@ -244,6 +247,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::hsb::sample::{BEAT_BYTES, SAMPLE_WORDS};
 
     #[test]
     fn addresses_of_the_blocks() {
@@ -252,6 +256,13 @@ mod tests {
         assert_eq!(Player::WindowNumber.address(), 0x5000_0010);
         assert_eq!(Capture::SampleAddr.address(), 0x4000_0084);
         assert_eq!(LoopStats::ResponseFailures.address(), 0xE000_0024);
+    }
+
+    #[test]
+    fn memories_hold_beats_and_samples() {
+        let bytes = |words: u32| words as usize * 4;
+        assert_eq!((bytes(PLAYBACK_RAM.banks), BEAT_SIZE as usize), (BEAT_BYTES, BEAT_BYTES));
+        assert_eq!(CAPTURE_RAM.banks as usize, SAMPLE_WORDS);
     }
 
     #[test]

@@ -16,8 +16,12 @@ pub const BEAT_BYTES: usize = 64;
 /// Words of a sample.
 pub const SAMPLE_WORDS: usize = 19;
 
-/// The word that holds the valid bit, which is its bit 0.
-pub const VALID_WORD: usize = BEAT_BYTES / 4;
+/// The word, and so the bank of the capture memory, that holds the valid bit; it is the lowest bit there.
+pub const VALID_WORD: u32 = 16;
+
+/// Words of the data; the rest follows.
+const DATA_WORDS: usize = BEAT_BYTES / 4;
+const _: () = assert!(DATA_WORDS == VALID_WORD as usize);
 
 const COUNT_BITS: u32 = 7;
 const TIME_SHIFT: u32 = 2 + COUNT_BITS;
@@ -49,7 +53,7 @@ impl Sample {
         let count = u128::from(self.write_count & ((1 << COUNT_BITS) - 1));
         let time = u128::from(self.seconds) << 32 | u128::from(self.nanoseconds);
         let mut side = u128::from(self.valid) | u128::from(self.last) << 1 | count << 2 | time << TIME_SHIFT;
-        for word in &mut words[VALID_WORD..] {
+        for word in &mut words[DATA_WORDS..] {
             *word = low_word(side);
             side >>= 32;
         }
@@ -62,7 +66,7 @@ impl Sample {
         for (bytes, word) in data.chunks_exact_mut(4).zip(words) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
-        let side = words[VALID_WORD..].iter().rev().fold(0_u128, |side, &word| side << 32 | u128::from(word));
+        let side = words[DATA_WORDS..].iter().rev().fold(0_u128, |side, &word| side << 32 | u128::from(word));
         Self {
             data,
             valid: side & 1 != 0,

@@ -1,0 +1,305 @@
+//! The player: sends the windows, waits for their answers, records them.
+
+use std::hint;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use roce_core::{CompletionError, Device};
+use roce_rendezvous::hsb::regs;
+
+use crate::answer::{self, Expected};
+use crate::clock::Timestamp;
+use crate::emulator::Config;
+use crate::link::{Links, Peer, SendError, Window};
+use crate::regs::{LoopCounts, Order, Pass, Registers, Target};
+use crate::summary::{Failure, PassError, Summary};
+
+/// How often a standing player looks at its registers.
+const IDLE: Duration = Duration::from_millis(1);
+/// Polls before the first yield.
+const SPINS: u32 = 64;
+/// How long a window in flight may still be answered after the run was stopped.
+const GRACE: Duration = Duration::from_millis(50);
+/// A wait longer than this sleeps; the rest of it spins.
+const SLEEP_ABOVE: Duration = Duration::from_millis(2);
+/// How long a wait sleeps before it looks whether it is still wanted.
+const NAP: Duration = Duration::from_millis(20);
+
+/// The player of one run.
+pub(crate) struct Player<'a, D: Device> {
+    registers: &'a Registers,
+    links: &'a mut Links<D>,
+    config: &'a Config,
+    stop: &'a AtomicBool,
+    summary: Summary,
+    flight: Flight,
+}
+
+/// The window in flight and its answer.
+struct Flight {
+    forward: bool,
+    request: Vec<u8>,
+    answer: Vec<u8>,
+    /// Where messages are copied to, to be looked at.
+    incoming: Vec<u8>,
+    last_stamp: Timestamp,
+}
+
+/// A pass being played.
+struct Playing {
+    order: Order,
+    pass: Pass,
+    target: Target,
+}
+
+/// How the wait for an answer ended.
+enum Wait {
+    Answered(Timestamp),
+    TimedOut,
+    Stopped,
+}
+
+impl<'a, D: Device> Player<'a, D> {
+    pub(crate) fn new(
+        registers: &'a Registers,
+        links: &'a mut Links<D>,
+        config: &'a Config,
+        stop: &'a AtomicBool,
+    ) -> Self {
+        let flight = Flight {
+            forward: config.forward,
+            request: Vec::with_capacity(config.longest_window() as usize),
+            answer: Vec::with_capacity(config.longest_answer() as usize),
+            incoming: vec![0; config.longest_answer() as usize],
+            last_stamp: Timestamp::default(),
+        };
+        Self { registers, links, config, stop, summary: Summary::default(), flight }
+    }
+
+    /// Plays what the registers order until it is stopped. `done` is the order obeyed last.
+    pub(crate) fn run(mut self, done: &mut Order) -> Summary {
+        while !self.is_stopped() {
+            let order = self.registers.order();
+            match self.target() {
+                _ if order == *done => thread::sleep(IDLE),
+                _ if !order.runs() => *done = order,
+                None => thread::sleep(IDLE),
+                Some(target) => {
+                    *done = order;
+                    self.obey(order, target);
+                }
+            }
+        }
+        self.summary
+    }
+
+    /// The host's ring; `None` while the virtual port does not tell all of it.
+    fn target(&self) -> Option<Target> {
+        let mut target = self.registers.target()?;
+        target.ip = self.config.host_ip.unwrap_or(target.ip);
+        (!target.ip.is_unspecified()).then_some(target)
+    }
+
+    fn obey(&mut self, order: Order, target: Target) {
+        let start = Instant::now();
+        let before = LoopCounts::of(&self.summary);
+        if order.loops() {
+            self.registers.begin_loop();
+        }
+        if let Err(error) = self.begin(order, target) {
+            tracing::error!(%error, "the pass failed");
+            self.summary.refused.push(error);
+        }
+        if order.loops() {
+            self.registers.publish_loop(&LoopCounts::of(&self.summary).since(before));
+        }
+        self.summary.duration += start.elapsed();
+    }
+
+    fn begin(&mut self, order: Order, target: Target) -> Result<(), PassError> {
+        let pass = self.registers.pass()?;
+        self.links.connect(Peer { qpn: target.qpn, ip: target.ip })?;
+        // What came since the last pass answers none of this one's windows.
+        self.drain()?;
+        self.play(&Playing { order, pass, target })?;
+        self.drain()
+    }
+
+    fn play(&mut self, playing: &Playing) -> Result<(), PassError> {
+        let windows = u64::from(playing.pass.windows);
+        let mut due = Instant::now();
+        for k in 0.. {
+            let over = k == windows && !playing.order.loops();
+            if over || !self.wait_until(due, playing.order) {
+                break;
+            }
+            due = (due + playing.pass.spacing).max(Instant::now());
+            self.play_window(playing, k)?;
+            if k + 1 == windows && self.registers.capture.is_armed() {
+                self.registers.capture.complete();
+            }
+        }
+        Ok(())
+    }
+
+    fn play_window(&mut self, playing: &Playing, k: u64) -> Result<(), PassError> {
+        let index = playing.pass.index(k);
+        self.load(playing, index);
+        let sent_at = Instant::now();
+        let captured = match self.send(playing, k)? {
+            false => None,
+            true => match self.await_answer(sent_at)? {
+                Wait::Answered(time) => {
+                    self.summary.round_trips.record(sent_at.elapsed());
+                    self.judge();
+                    Some(time)
+                }
+                Wait::TimedOut => {
+                    self.summary.timeouts.push(self.flight.request_id());
+                    None
+                }
+                Wait::Stopped => {
+                    self.summary.abandoned += 1;
+                    None
+                }
+            },
+        };
+        self.record(playing.pass, index, captured);
+        Ok(())
+    }
+
+    /// Takes a window out of the playback memory, cut to the page, and stamps it.
+    fn load(&mut self, playing: &Playing, index: u32) {
+        let page = match playing.target.stride {
+            0 => u64::MAX,
+            stride => stride,
+        };
+        let len = u64::from(playing.pass.beats * regs::BEAT_SIZE).min(self.config.page_size.into()).min(page);
+        let flight = &mut self.flight;
+        flight.request.resize(usize::try_from(len).unwrap_or(usize::MAX), 0);
+        self.registers.playback.assemble(index, playing.pass.beats, &mut flight.request);
+        flight.last_stamp = Timestamp::now_after(flight.last_stamp);
+        answer::stamp(&mut flight.request, flight.last_stamp.packed());
+    }
+
+    /// Whether the window went out.
+    fn send(&mut self, playing: &Playing, k: u64) -> Result<bool, PassError> {
+        let page = playing.target.page(k);
+        let window = Window {
+            bytes: &self.flight.request,
+            addr: playing.target.address(page),
+            rkey: playing.target.rkey,
+            imm: page,
+        };
+        let error = match self.links.send(&window) {
+            Ok(()) => {
+                self.summary.windows += 1;
+                return Ok(true);
+            }
+            Err(error) => error,
+        };
+        self.summary.send_errors.push(self.flight.request_id());
+        match error {
+            SendError::Window(error) => {
+                tracing::warn!(%error, "a window could not be sent");
+                Ok(false)
+            }
+            SendError::QueuePair(error) => Err(self.broken(error)),
+        }
+    }
+
+    /// Leaves the answer in the flight.
+    fn await_answer(&mut self, sent_at: Instant) -> Result<Wait, PassError> {
+        let mut deadline = sent_at + self.config.response_timeout;
+        let mut stopping = false;
+        let mut spins = 0;
+        while !self.poll(true)? {
+            if spins < SPINS {
+                spins += 1;
+                hint::spin_loop();
+                continue;
+            }
+            let now = Instant::now();
+            if !stopping && self.is_stopped() {
+                stopping = true;
+                deadline = deadline.min(now + GRACE);
+            }
+            if now >= deadline {
+                return Ok(if stopping { Wait::Stopped } else { Wait::TimedOut });
+            }
+            thread::yield_now();
+        }
+        Ok(Wait::Answered(Timestamp::now()))
+    }
+
+    /// Takes what has arrived. Whether it holds the answer, if one is awaited; all else is late.
+    fn poll(&mut self, awaited: bool) -> Result<bool, PassError> {
+        let Flight { forward, request, answer, incoming, .. } = &mut self.flight;
+        let expected = Expected { request, forward: *forward };
+        let mut found = false;
+        let polled = self.links.poll(incoming, |message| {
+            if awaited && !found && expected.is_answered_by(message) {
+                found = true;
+                answer.clear();
+                answer.extend_from_slice(message);
+            } else {
+                self.summary.late += 1;
+            }
+        });
+        match polled {
+            Ok(()) => Ok(found),
+            Err(error) => Err(self.broken(error)),
+        }
+    }
+
+    fn drain(&mut self) -> Result<(), PassError> {
+        self.poll(false).map(drop)
+    }
+
+    fn judge(&mut self) {
+        self.summary.responses += 1;
+        let expected = Expected { request: &self.flight.request, forward: self.flight.forward };
+        if let Err(kind) = expected.judge(&self.flight.answer) {
+            self.summary.failures.push(Failure { request_id: self.flight.request_id(), kind });
+        }
+    }
+
+    /// Records the answer in the capture, or that there is none.
+    fn record(&self, pass: Pass, index: u32, captured: Option<Timestamp>) {
+        let capture = &self.registers.capture;
+        if capture.is_armed() {
+            let answer = captured.map_or(&[][..], |_| &self.flight.answer);
+            capture.store(index * pass.beats, pass.beats, answer, captured.unwrap_or_default());
+        }
+    }
+
+    fn broken(&mut self, error: CompletionError) -> PassError {
+        self.links.abandon();
+        PassError::QueuePair(error)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// `false` when the run was stopped or the host ordered something else.
+    fn wait_until(&self, due: Instant, order: Order) -> bool {
+        loop {
+            if self.is_stopped() || self.registers.order() != order {
+                return false;
+            }
+            match due.saturating_duration_since(Instant::now()) {
+                Duration::ZERO => return true,
+                left if left > SLEEP_ABOVE => thread::sleep((left - SLEEP_ABOVE / 2).min(NAP)),
+                _ => thread::yield_now(),
+            }
+        }
+    }
+}
+
+impl Flight {
+    fn request_id(&self) -> u32 {
+        answer::request_id(&self.request).unwrap_or(0)
+    }
+}
