@@ -60,6 +60,14 @@ pub enum Error {
         /// Slots of the ring.
         num_pages: u32,
     },
+    /// More bytes than a slot has.
+    #[error("{len} bytes do not fit a slot of {page_size}")]
+    Length {
+        /// Bytes.
+        len: u32,
+        /// Bytes of a slot.
+        page_size: u32,
+    },
     /// A work request failed; the queue pair is useless from here.
     #[error(transparent)]
     Completion(#[from] CompletionError),

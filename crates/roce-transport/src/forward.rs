@@ -19,6 +19,7 @@ pub(crate) struct ForwardLoop<S, R> {
 
 impl<S: UcSend, R: UcRecv> ForwardLoop<S, R> {
     pub(crate) fn run(mut self) -> Result<(), Error> {
+        let frame_size = self.rx.geometry().frame_size();
         let mut backoff = Backoff::new(self.spin);
         while !self.shared.is_stopped() {
             self.tx.progress()?;
@@ -27,7 +28,7 @@ impl<S: UcSend, R: UcRecv> ForwardLoop<S, R> {
                 continue;
             };
             backoff.reset();
-            self.tx.stage_waiting(RegionId::Rx, slot, self.spin)?;
+            self.tx.stage_waiting(RegionId::Rx, slot, frame_size, self.spin)?;
             if !self.rx.has_more() {
                 self.tx.flush()?;
             }

@@ -60,6 +60,10 @@ impl<R: UcRecv> RxPath<R> {
         }
     }
 
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
     /// Whether more messages are at hand without asking the queue pair.
     pub(crate) fn has_more(&self) -> bool {
         self.taken < self.filled

@@ -67,7 +67,7 @@ impl Shared {
 
     /// Keeps the first error. A closed transceiver and a bad argument are no failures of it.
     pub(crate) fn fail(&self, error: &Error) {
-        if !matches!(error, Error::Closed | Error::Slot { .. }) {
+        if !matches!(error, Error::Closed | Error::Slot { .. } | Error::Length { .. }) {
             let _ = self.error.set(error.clone());
             self.stop();
         }

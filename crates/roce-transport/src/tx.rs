@@ -58,10 +58,10 @@ impl<S: UcSend> TxPath<S> {
         Self { send, geometry, route, waiting: false, polls: 0, shared }
     }
 
-    /// Takes one slot's frame into the batch; `false` when the send queue has no room.
-    pub(crate) fn stage(&mut self, region: RegionId, slot: u32) -> Result<bool, Error> {
+    /// Takes the first `len` bytes of a slot into the batch; `false` when the send queue has no room.
+    pub(crate) fn stage(&mut self, region: RegionId, slot: u32, len: u32) -> Result<bool, Error> {
         let offset = self.geometry.slot_offset(slot);
-        let sge = Sge { region, offset, len: self.geometry.frame_size() };
+        let sge = Sge { region, offset, len };
         match self.send.stage(&SendWr { sge, verb: self.route.verb(offset, slot) }) {
             Ok(()) => {
                 self.shared.counters.tx.sent.add(1);
@@ -81,10 +81,11 @@ impl<S: UcSend> TxPath<S> {
         &mut self,
         region: RegionId,
         slot: u32,
+        len: u32,
         spin: SpinPolicy,
     ) -> Result<bool, Error> {
         let mut backoff = Backoff::new(spin);
-        while !self.stage(region, slot)? {
+        while !self.stage(region, slot, len)? {
             if self.shared.is_stopped() {
                 return Ok(false);
             }
@@ -144,10 +145,11 @@ impl<S: UcSend> TxLoop<S> {
 
     /// The flag is cleared before the frame leaves, so that an answer never meets a flag still set.
     fn send_published(&mut self) -> Result<bool, Error> {
+        let frame_size = self.ring.ring().geometry().frame_size();
         let mut staged = 0;
         while staged < BATCH
             && let Some(slot) = self.ring.next_published()
-            && self.path.stage(RegionId::Tx, slot)?
+            && self.path.stage(RegionId::Tx, slot, frame_size)?
         {
             self.ring.claim(slot);
             staged += 1;

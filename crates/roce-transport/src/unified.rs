@@ -56,12 +56,20 @@ impl<Q: UcQp> Unified<Q> {
     /// Sends `frame_size` bytes of a TX slot, in any order of slots. The slot may be written again when this
     /// returns. Waits for room in the send queue; fails when closed meanwhile.
     pub fn tx_publish(&mut self, slot: u32) -> Result<(), Error> {
+        self.tx_publish_len(slot, self.geometry().frame_size())
+    }
+
+    /// As [`tx_publish`](Self::tx_publish), for the first `len` bytes, at most a page.
+    pub fn tx_publish_len(&mut self, slot: u32, len: u32) -> Result<(), Error> {
         self.check_open()?;
-        let num_pages = self.geometry().num_pages();
+        let (num_pages, page_size) = (self.geometry().num_pages(), self.geometry().page_size());
         if slot >= num_pages {
             return Err(Error::Slot { slot, num_pages });
         }
-        let published = self.try_publish(slot);
+        if len > page_size {
+            return Err(Error::Length { len, page_size });
+        }
+        let published = self.try_publish(slot, len);
         self.keep_error(published)
     }
 
@@ -115,8 +123,8 @@ impl<Q: UcQp> Unified<Q> {
         }
     }
 
-    fn try_publish(&mut self, slot: u32) -> Result<(), Error> {
-        if !self.tx.stage_waiting(RegionId::Tx, slot, self.spin)? {
+    fn try_publish(&mut self, slot: u32, len: u32) -> Result<(), Error> {
+        if !self.tx.stage_waiting(RegionId::Tx, slot, len, self.spin)? {
             return Err(Error::Closed);
         }
         self.tx.flush()

@@ -72,6 +72,18 @@ fn unified_sends_slots_in_any_order() {
 }
 
 #[test]
+fn unified_sends_as_many_bytes_as_it_is_told() {
+    let (a, b) = pair(small, |b| b.mode(Mode::Unified), |b| b.mode(Mode::Unified));
+    let (mut caller, mut service) = (a.take_unified().expect("once"), b.take_unified().expect("once"));
+    service.rx_slot(3).copy_from(0, &[7; 64]);
+    caller.tx_publish_len(3, 5).expect("sent");
+    wait_for("it", || service.rx_poll().expect("open"));
+    assert_eq!(service.rx_slot(3).read::<6>(0), [0, 0, 0, 0, 0, 7]);
+    assert!(matches!(caller.tx_publish_len(3, 65), Err(Error::Length { len: 65, page_size: 64 })));
+    assert!(caller.is_open());
+}
+
+#[test]
 fn unified_holds_a_request_while_foreign_code_has_its_tx_flag_set() {
     let (a, b) = pair(small, |b| b.mode(Mode::Unified), |b| b.mode(Mode::Unified));
     let flags = b.tx_ring().expect("set up");
@@ -217,7 +229,7 @@ fn an_overrun_stops_a_transceiver_that_was_told_to() {
 #[test]
 fn lost_messages_are_counted_and_shift_nothing() {
     let faults: roce_transport::FaultConfig = "drop=0.2,seed=5".parse().expect("valid");
-    let (a, b) = pair(small, |b| b.mode(Mode::Unified).faults(faults.clone()), |b| b.mode(Mode::Unified));
+    let (a, b) = pair(small, |b| b.mode(Mode::Unified).faults(faults), |b| b.mode(Mode::Unified));
     let (mut caller, mut service) = (a.take_unified().expect("once"), b.take_unified().expect("once"));
     let (mut first, mut last, mut seen) = (None, 0, 0u64);
     for n in 0..500u32 {
