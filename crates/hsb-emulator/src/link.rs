@@ -17,7 +17,7 @@ use crate::summary::PassError;
 /// Receives posted, and slots to send from.
 const SLOTS: u32 = 64;
 /// How long a window may wait for room on the link.
-const SEND_PATIENCE: Duration = Duration::from_secs(1);
+const SEND_PATIENCE: Duration = Duration::from_millis(50);
 /// Answers taken at a time.
 const BATCH: usize = 16;
 
@@ -111,6 +111,9 @@ impl<D: Device> Links<D> {
             None => Idle::new(&self.device, self.sizes).map_err(|error| failed(error.to_string()))?,
         };
         let qpn = idle.qp.qpn();
+        if self.connected.is_empty() {
+            self.qpn = qpn;
+        }
         match idle.connect(peer) {
             Ok(link) => self.connected.push(link),
             Err((idle, reason)) => {
@@ -118,17 +121,8 @@ impl<D: Device> Links<D> {
                 return Err(failed(reason));
             }
         }
-        self.announce(qpn, peer);
+        tracing::info!(%qpn, peer = %peer.qpn, ip = %peer.ip, first = %self.qpn, "queue pair connected");
         Ok(())
-    }
-
-    fn announce(&mut self, qpn: Qpn, peer: Peer) {
-        tracing::info!(%qpn, peer = %peer.qpn, ip = %peer.ip, "queue pair connected");
-        if self.connected.len() == 1 {
-            self.qpn = qpn;
-        } else {
-            tracing::info!(first = %self.qpn, %qpn, "answers are taken on both queue pairs");
-        }
     }
 
     /// Drops the queue pairs after a failure.

@@ -20,7 +20,9 @@ const IDLE: Duration = Duration::from_millis(1);
 /// Polls before the first yield.
 const SPINS: u32 = 64;
 /// How long a window in flight may still be answered after the run was stopped.
-const GRACE: Duration = Duration::from_millis(50);
+const STOP_GRACE: Duration = Duration::from_millis(50);
+/// How long it may still be answered after the host ordered something else.
+const ORDER_GRACE: Duration = Duration::from_secs(1);
 /// A wait longer than this sleeps; the rest of it spins.
 const SLEEP_ABOVE: Duration = Duration::from_millis(2);
 /// How long a wait sleeps before it looks whether it is still wanted.
@@ -57,7 +59,7 @@ struct Playing {
 enum Wait {
     Answered(Timestamp),
     TimedOut,
-    Stopped,
+    CalledOff,
 }
 
 impl<'a, D: Device> Player<'a, D> {
@@ -83,7 +85,10 @@ impl<'a, D: Device> Player<'a, D> {
             let order = self.registers.order();
             match self.target() {
                 _ if order == *done => thread::sleep(IDLE),
-                _ if !order.runs() => *done = order,
+                _ if !order.runs() => {
+                    *done = order;
+                    self.settle_statistics();
+                }
                 None => thread::sleep(IDLE),
                 Some(target) => {
                     *done = order;
@@ -92,6 +97,13 @@ impl<'a, D: Device> Player<'a, D> {
             }
         }
         self.summary
+    }
+
+    /// A loop that was over before it was seen sent nothing.
+    fn settle_statistics(&self) {
+        if self.registers.owes_statistics() {
+            self.registers.publish_loop(&LoopCounts::default());
+        }
     }
 
     /// The host's ring; `None` while the virtual port does not tell all of it.
@@ -149,7 +161,7 @@ impl<'a, D: Device> Player<'a, D> {
         let sent_at = Instant::now();
         let captured = match self.send(playing, k)? {
             false => None,
-            true => match self.await_answer(sent_at)? {
+            true => match self.await_answer(sent_at, playing.order)? {
                 Wait::Answered(time) => {
                     self.summary.round_trips.record(sent_at.elapsed());
                     self.judge();
@@ -159,7 +171,7 @@ impl<'a, D: Device> Player<'a, D> {
                     self.summary.timeouts.push(self.flight.request_id());
                     None
                 }
-                Wait::Stopped => {
+                Wait::CalledOff => {
                     self.summary.abandoned += 1;
                     None
                 }
@@ -210,9 +222,9 @@ impl<'a, D: Device> Player<'a, D> {
     }
 
     /// Leaves the answer in the flight.
-    fn await_answer(&mut self, sent_at: Instant) -> Result<Wait, PassError> {
+    fn await_answer(&mut self, sent_at: Instant, order: Order) -> Result<Wait, PassError> {
         let mut deadline = sent_at + self.config.response_timeout;
-        let mut stopping = false;
+        let mut called_off = None;
         let mut spins = 0;
         while !self.poll(true)? {
             if spins < SPINS {
@@ -221,16 +233,23 @@ impl<'a, D: Device> Player<'a, D> {
                 continue;
             }
             let now = Instant::now();
-            if !stopping && self.is_stopped() {
-                stopping = true;
-                deadline = deadline.min(now + GRACE);
+            if let Some(grace) = self.grace(order) {
+                deadline = deadline.min(*called_off.get_or_insert(now) + grace);
             }
             if now >= deadline {
-                return Ok(if stopping { Wait::Stopped } else { Wait::TimedOut });
+                return Ok(if called_off.is_some() { Wait::CalledOff } else { Wait::TimedOut });
             }
             thread::yield_now();
         }
         Ok(Wait::Answered(Timestamp::now()))
+    }
+
+    /// How much longer to wait, once nobody wants the pass any more.
+    fn grace(&self, order: Order) -> Option<Duration> {
+        if self.is_stopped() {
+            return Some(STOP_GRACE);
+        }
+        (self.registers.order() != order).then_some(ORDER_GRACE)
     }
 
     /// Takes what has arrived. Whether it holds the answer, if one is awaited; all else is late.

@@ -104,6 +104,10 @@ impl Registers {
     /// `None` where no register is, or none that can be written.
     pub(crate) fn write(&self, address: u32, value: u32) -> Option<()> {
         let address = address & !3;
+        if address == Player::Enable.address() {
+            self.enable(value);
+            return Some(());
+        }
         if self.vp.write(address, value).is_some() || self.player.write(address, value).is_some() {
             return Some(());
         }
@@ -120,7 +124,7 @@ impl Registers {
 
     /// What the host last told the player.
     pub(crate) fn order(&self) -> Order {
-        Order::unpack(self.player.order.load(Ordering::Acquire))
+        Order::unpack(self.player.order.load(Ordering::Acquire)) // pairs with `enable`
     }
 
     /// The pass that the player's registers describe.
@@ -141,6 +145,21 @@ impl Registers {
     /// The host's ring, once all of it has been written.
     pub(crate) fn target(&self) -> Option<Target> {
         self.vp.target()
+    }
+
+    /// A loop is forgotten as soon as the next one is ordered, so that nobody takes the one for the other.
+    fn enable(&self, value: u32) {
+        let order = self.order();
+        let next = order.then(value);
+        if next != order && next.runs() && next.loops() {
+            self.begin_loop();
+        }
+        self.player.order.store(next.pack(), Ordering::Release); // pairs with `order`
+    }
+
+    /// Whether a loop was ordered and nothing has been told of it yet.
+    pub(crate) fn owes_statistics(&self) -> bool {
+        self.read(LoopStats::State.address()) == Some(regs::LOOP_RUNNING)
     }
 
     /// A loop begins: what is known of the last one goes.
@@ -176,7 +195,7 @@ impl Registers {
 }
 
 /// What came of one loop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct LoopCounts {
     pub(crate) windows: u64,
     pub(crate) responses: u64,
@@ -363,11 +382,6 @@ impl PlayerRegisters {
     }
 
     fn write(&self, address: u32, value: u32) -> Option<()> {
-        if address == Player::Enable.address() {
-            let order = Order::unpack(self.order.load(Ordering::Relaxed)).then(value);
-            self.order.store(order.pack(), Ordering::Release); // pairs with `Registers::order`
-            return Some(());
-        }
         self.words.word(address)?.store(value, Ordering::Relaxed);
         Some(())
     }
@@ -492,6 +506,15 @@ mod tests {
     }
 
     #[test]
+    fn a_host_may_start_up_and_reset() {
+        let starting = [
+            0x110, 0x114, 0x118, 0x10C, 0x104, 0x224, 0x204, 0x208, 0x20C, 0x228, 0x22C, 0x210, 0x214, 0x218,
+            0x21C, 0x220, 0x2080, 0x8, 0x4,
+        ];
+        write_all(&registers(), &starting.map(|address| (address, 1)));
+    }
+
+    #[test]
     fn elsewhere_is_no_register() {
         let registers = registers();
         let nothing =
@@ -590,9 +613,11 @@ mod tests {
     #[test]
     fn loop_statistics_are_64_bits_in_two_words() {
         let registers = registers();
-        registers.begin_loop();
-        let read = |register: LoopStats| registers.read(register.address());
-        assert_eq!(read(LoopStats::State), Some(regs::LOOP_RUNNING));
+        write_all(
+            &registers,
+            &[(LoopStats::Ack.address(), 1), (Player::Enable.address(), regs::ENABLE_LOOP)],
+        );
+        assert!(registers.owes_statistics());
         registers.publish_loop(&LoopCounts {
             windows: 0x1_0000_0002,
             responses: 0x3_0000_0004,
@@ -604,6 +629,9 @@ mod tests {
             (0..10).map(|word| registers.read(LoopStats::BASE + 4 * word)).collect();
         let expected = [regs::LOOP_MAGIC, regs::LOOP_COMPLETE, 2, 1, 4, 3, 5, 6, 0, u32::MAX];
         assert_eq!(block, expected.map(Some));
+        assert!(!registers.owes_statistics());
+        write_all(&registers, &[(Player::Enable.address(), regs::ENABLE_LOOP)]);
+        assert!(!registers.owes_statistics(), "the same order");
     }
 
     proptest! {

@@ -23,7 +23,7 @@ pub struct Summary {
     pub timeouts: IdList<u32>,
     /// Answers to no window in flight: late, twice, or foreign.
     pub late: u64,
-    /// Windows still in flight when the run was stopped.
+    /// Windows still in flight when the run was stopped, or when the host ordered something else.
     pub abandoned: u64,
     /// Passes that could not be played, or broke off.
     pub refused: Vec<PassError>,

@@ -1,0 +1,366 @@
+//! Windows out and answers back, over real packets between two addresses of this machine.
+
+mod support;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use hsb_emulator::{Config, Failure, FailureKind, PassError};
+use roce_rendezvous::hsb::RoceConfig;
+use roce_rendezvous::hsb::regs::{self, LoopStats, Player, Vp};
+use support::{
+    Bridge, CEILING, Host, REQUEST, RESPONSE, Running, id_of, increment, message, own_ip, word_of,
+};
+
+/// No answer comes so late on any machine; a test that waits for a timeout takes a shorter one.
+fn patient() -> Config {
+    Config { response_timeout: CEILING, ..Config::default() }
+}
+
+fn messages(count: u32) -> Vec<Vec<u8>> {
+    let payload = |m: u32| (0..8).map(|j| (m + j).to_le_bytes()[0]).collect::<Vec<u8>>();
+    (0..count).map(|m| message(REQUEST, 0x191b_6322, m, &payload(m))).collect()
+}
+
+fn bridge(emulator: &Running, service: impl FnMut(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Bridge {
+    Bridge::start(own_ip(), (4, 384), (emulator.qpn, emulator.ip()), service)
+}
+
+#[test]
+fn a_pass_goes_round_the_pages_and_is_captured() {
+    let emulator = Running::start(patient());
+    let bridge = bridge(&emulator, |request| vec![increment(request)]);
+    let mut host = Host::connect(&emulator);
+    host.client.configure_roce(&bridge.config()).expect("configured");
+    host.load(&messages(10), 1);
+    let samples = host.capture_pass();
+
+    let arrivals = bridge.finish();
+    assert_eq!(arrivals.iter().map(|a| a.0).collect::<Vec<_>>(), [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]);
+    assert_eq!(samples.len(), 10);
+    let mut last_sent = (0, 0);
+    for ((m, sample), (_, request)) in (0..).zip(&samples).zip(&arrivals) {
+        assert_eq!((request.len(), &request[..16]), (64, &messages(10)[m as usize][..16]));
+        assert!(sample.valid && sample.last && u32::from(sample.write_count) == m);
+        assert_eq!((word_of(&sample.data, 0), id_of(&sample.data)), (RESPONSE, m));
+        let expected: Vec<u8> = (0..8).map(|j| (m + j + 1).to_le_bytes()[0]).collect();
+        assert_eq!((&sample.data[24..32], &sample.data[32..]), (&expected[..], &[0; 32][..]));
+        let sent = (word_of(&sample.data, 20), word_of(&sample.data, 16));
+        assert!(last_sent < sent && sent <= (sample.seconds, sample.nanoseconds), "clock");
+        last_sent = sent;
+    }
+    let summary = emulator.finish();
+    assert!(summary.is_success(), "{summary:?}");
+    assert_eq!((summary.windows, summary.responses, summary.round_trips.count()), (10, 10, 10));
+}
+
+#[test]
+fn long_answers_take_a_sample_per_beat_and_are_cut_to_the_window() {
+    let emulator = Running::start(patient());
+    let lengths = [100, 30, 200];
+    let bridge = bridge(&emulator, move |request| {
+        let mut answer = increment(request);
+        answer.resize(lengths[id_of(request) as usize], 0xA5);
+        answer[8..12].fill(0);
+        vec![answer]
+    });
+    let mut host = Host::connect(&emulator);
+    host.client.configure_roce(&bridge.config()).expect("configured");
+    host.load(&messages(3), 2);
+    let samples = host.capture_pass();
+    let seen: Vec<_> = samples.iter().map(|s| (s.valid, s.last, s.data[24], s.data[63])).collect();
+    let expected = [
+        (true, false, 1, 0xA5),
+        (true, true, 0xA5, 0),
+        (true, true, 2, 0),
+        (false, false, 0, 0),
+        (true, false, 3, 0xA5),
+        (true, false, 0xA5, 0xA5),
+    ];
+    assert_eq!(seen, expected);
+    assert!(bridge.finish().iter().all(|arrival| arrival.1.len() == 128));
+    assert!(emulator.finish().is_success());
+}
+
+#[test]
+fn windows_are_cut_to_the_page() {
+    for (config, page_size, len) in
+        [(Config { page_size: 100, ..patient() }, 384, 100), (patient(), 128, 128)]
+    {
+        let emulator = Running::start(config);
+        let peer = (emulator.qpn, emulator.ip());
+        let bridge = Bridge::start(own_ip(), (4, page_size), peer, |request| vec![increment(request)]);
+        let mut host = Host::connect(&emulator);
+        host.client.configure_roce(&bridge.config()).expect("configured");
+        host.load(&messages(5), 3);
+        host.capture_pass();
+        assert_eq!(bridge.finish().iter().map(|arrival| arrival.1.len()).collect::<Vec<_>>(), [len; 5]);
+        assert!(emulator.finish().is_success());
+    }
+}
+
+#[test]
+fn a_loop_goes_on_after_a_capture_without_a_reload() {
+    let emulator = Running::start(patient());
+    let bridge = bridge(&emulator, |request| vec![increment(request)]);
+    let mut host = Host::connect(&emulator);
+    host.client.configure_roce(&bridge.config()).expect("configured");
+    host.load(&messages(3), 1);
+    assert_eq!(host.capture_pass().len(), 3);
+    for _ in 0..2 {
+        let before = bridge.served.load(Ordering::Relaxed);
+        let stats = host.loop_until(|| bridge.wait_for_messages(before + 21));
+        assert_eq!(stats[0], regs::LOOP_MAGIC);
+        let [windows, responses] = [stats[2], stats[4]];
+        assert!(windows >= 20 && windows == responses, "{stats:?}");
+        assert_eq!((stats[3], stats[5], &stats[6..]), (0, 0, &[0; 4][..]));
+        host.write(&[(LoopStats::Ack.address(), regs::LOOP_MAGIC)]);
+        assert_eq!(host.read(LoopStats::Ack.address()), regs::LOOP_MAGIC);
+    }
+    let summary = emulator.finish();
+    assert!(summary.is_success(), "{summary:?}");
+    assert_eq!(bridge.finish().len() as u64, summary.windows);
+}
+
+#[test]
+fn late_double_and_foreign_answers_are_paired_with_nothing() {
+    let emulator = Running::start(patient());
+    let mut previous: Option<Vec<u8>> = None;
+    let bridge = bridge(&emulator, move |request| {
+        let answer = increment(request);
+        // The same id as this window's, sent in another round.
+        let mut other_round = answer.clone();
+        other_round[16] ^= 1;
+        let foreign = message(RESPONSE, 0, 999, &[]);
+        let late = previous.replace(answer.clone()).unwrap_or_else(|| foreign.clone());
+        vec![late, other_round, foreign, vec![7], answer]
+    });
+    let mut host = Host::connect(&emulator);
+    host.client.configure_roce(&bridge.config()).expect("configured");
+    host.load(&messages(6), 1);
+    for _ in 0..2 {
+        let samples = host.capture_pass();
+        assert_eq!(samples.iter().map(|s| id_of(&s.data)).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+        assert!((0..).zip(&samples).all(|(m, s)| s.data[24] == m + 1));
+    }
+    drop(bridge.finish());
+    let summary = emulator.finish();
+    assert!(summary.is_success(), "{summary:?}");
+    assert_eq!(summary.late, 12 * 4);
+}
+
+#[test]
+fn a_window_without_an_answer_costs_one_timeout_and_poisons_nothing() {
+    let emulator = Running::start(Config { response_timeout: Duration::from_secs(3), ..Config::default() });
+    let mut kept = Vec::new();
+    let bridge = bridge(&emulator, move |request| match id_of(request) {
+        1 => {
+            kept.push(increment(request));
+            vec![]
+        }
+        // The one that was kept comes now, too late.
+        2 => kept.drain(..).chain([increment(request)]).collect(),
+        _ => vec![increment(request)],
+    });
+    let mut host = Host::connect(&emulator);
+    host.client.configure_roce(&bridge.config()).expect("configured");
+    host.load(&messages(4), 1);
+    let samples = host.capture_pass();
+    let seen: Vec<_> = samples.iter().map(|s| (s.valid, id_of(&s.data))).collect();
+    assert_eq!(seen, [(true, 0), (false, 0), (true, 2), (true, 3)]);
+    let summary = emulator.finish();
+    assert!(!summary.is_success());
+    assert_eq!(
+        (summary.timeouts.first(), summary.windows, summary.responses, summary.late),
+        (&[1][..], 4, 3, 1)
+    );
+}
+
+#[test]
+fn failed_answers_are_told_apart() {
+    let emulator = Running::start(patient());
+    let bridge = bridge(&emulator, |request| {
+        let mut answer = increment(request);
+        match id_of(request) {
+            0 => answer.truncate(20),
+            1 => answer[0] ^= 0xFF,
+            2 => answer[4..8].copy_from_slice(&(-7_i32).to_le_bytes()),
+            3 => answer.truncate(31),
+            4 => answer = request.to_vec(),
+            _ => {}
+        }
+        vec![answer]
+    });
+    let mut host = Host::connect(&emulator);
+    host.client.configure_roce(&bridge.config()).expect("configured");
+    host.load(&messages(6), 1);
+    assert_eq!(host.capture_pass().iter().filter(|s| s.valid).count(), 6);
+    let summary = emulator.finish();
+    let kinds = [
+        FailureKind::Short { len: 20 },
+        FailureKind::BadMagic { magic: RESPONSE ^ 0xFF },
+        FailureKind::Status { status: -7 },
+        FailureKind::Short { len: 31 },
+        FailureKind::BadMagic { magic: REQUEST },
+    ];
+    let expected: Vec<_> = (0..).zip(kinds).map(|(request_id, kind)| Failure { request_id, kind }).collect();
+    assert_eq!((summary.failures.first(), summary.responses), (&expected[..], 6));
+    assert!(!summary.is_success());
+}
+
+#[test]
+fn forwarded_requests_are_answers_where_they_are_expected() {
+    let emulator = Running::start(Config { forward: true, ..patient() });
+    let bridge = bridge(&emulator, |request| match id_of(request) {
+        3 => {
+            let mut changed = request.to_vec();
+            changed[27] ^= 1;
+            vec![changed]
+        }
+        4 => vec![increment(request)],
+        // A bridge sends its frame, here without the window's padding.
+        _ => vec![request[..32].to_vec()],
+    });
+    let mut host = Host::connect(&emulator);
+    host.client.configure_roce(&bridge.config()).expect("configured");
+    host.load(&messages(5), 1);
+    let samples = host.capture_pass();
+    assert_eq!(
+        samples.iter().map(|s| word_of(&s.data, 0)).collect::<Vec<_>>(),
+        [REQUEST, REQUEST, REQUEST, REQUEST, RESPONSE]
+    );
+    let summary = emulator.finish();
+    let expected = [
+        Failure { request_id: 3, kind: FailureKind::EchoDiffers { offset: 27 } },
+        Failure { request_id: 4, kind: FailureKind::BadMagic { magic: RESPONSE } },
+    ];
+    assert_eq!(summary.failures.first(), &expected);
+}
+
+#[test]
+fn another_host_takes_over_between_passes() {
+    let emulator = Running::start(patient());
+    let host_ip = own_ip();
+    let mut host = Host::connect(&emulator);
+    host.load(&messages(6), 1);
+    for (round, pages) in [(0, 4), (1, 3), (2, 1), (3, 8)] {
+        // A bridge that was started again: another queue pair and key, and it knows the number first announced.
+        let bridge =
+            Bridge::start(host_ip, (pages, 256), (emulator.qpn, emulator.ip()), |r| vec![increment(r)]);
+        host.client.configure_roce(&bridge.config()).expect("configured");
+        let samples = host.capture_pass();
+        assert_eq!(samples.iter().map(|s| id_of(&s.data)).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+        if round % 2 == 0 {
+            host.enable(regs::ENABLE_OFF);
+            host.client.unconfigure_roce(&bridge.config()).expect("unconfigured");
+        }
+        let arrivals = bridge.finish();
+        let expected: Vec<u32> = (0..6).map(|k| k % pages).collect();
+        assert_eq!(arrivals.iter().map(|arrival| arrival.0).collect::<Vec<_>>(), expected);
+    }
+    let summary = emulator.finish();
+    assert!(summary.is_success(), "{summary:?}");
+    assert_eq!(summary.windows, 24);
+}
+
+#[test]
+fn one_ring_is_reconfigured_between_passes() {
+    let emulator = Running::start(patient());
+    let bridge = bridge(&emulator, |request| vec![increment(request)]);
+    let mut host = Host::connect(&emulator);
+    host.load(&messages(5), 1);
+    for (first, pages) in [(0, 4), (2, 2), (1, 1)] {
+        bridge.first_page.store(first, Ordering::Relaxed);
+        let config = RoceConfig { pages, ..bridge.config() };
+        host.client.configure_roce(&config).expect("configured");
+        assert_eq!(host.capture_pass().iter().filter(|s| s.valid).count(), 5);
+    }
+    assert!(emulator.finish().is_success());
+    let pages: Vec<u32> = bridge.finish().iter().map(|arrival| arrival.0).collect();
+    assert_eq!(pages, [0, 1, 2, 3, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn a_start_waits_for_the_whole_ring() {
+    let emulator = Running::start(patient());
+    let bridge = bridge(&emulator, |request| vec![increment(request)]);
+    let mut host = Host::connect(&emulator);
+    host.load(&messages(3), 1);
+    host.enable(regs::ENABLE_SINGLE);
+    host.write(&[(Vp::Qp.at(regs::VP_ADDRESS), 0x55)]);
+    host.client.configure_roce(&bridge.config()).expect("configured");
+    bridge.wait_for_messages(3);
+    // The same order again is not another pass.
+    host.enable(regs::ENABLE_SINGLE);
+    assert_eq!(host.capture_pass().len(), 3);
+    let summary = emulator.finish();
+    assert_eq!(bridge.finish().len(), 6);
+    assert!(summary.is_success() && summary.windows == 6, "{summary:?}");
+}
+
+#[test]
+fn the_hosts_address_may_be_given() {
+    let host_ip = own_ip();
+    let emulator = Running::start(Config { host_ip: Some(host_ip), ..patient() });
+    let peer = (emulator.qpn, emulator.ip());
+    let bridge = Bridge::start(host_ip, (4, 384), peer, |request| vec![increment(request)]);
+    let mut host = Host::connect(&emulator);
+    let elsewhere = RoceConfig { ip: own_ip(), ..bridge.config() };
+    host.client.configure_roce(&elsewhere).expect("configured");
+    host.load(&messages(2), 1);
+    assert_eq!(host.capture_pass().len(), 2);
+    assert!(emulator.finish().is_success());
+}
+
+#[test]
+fn passes_that_cannot_be_played_are_told_of() {
+    let emulator = Running::start(patient());
+    let bridge = bridge(&emulator, |request| vec![increment(request)]);
+    let mut host = Host::connect(&emulator);
+    host.load(&messages(2), 1);
+    // To a group there is no queue pair.
+    let group = RoceConfig { ip: [224, 0, 0, 1].into(), ..bridge.config() };
+    host.client.configure_roce(&group).expect("configured");
+    host.refused_loop();
+    host.client.configure_roce(&bridge.config()).expect("configured");
+    host.write(&[(Player::WindowNumber.address(), 513)]);
+    host.refused_loop();
+    host.write(&[(Player::WindowNumber.address(), 2)]);
+    assert_eq!(host.capture_pass().len(), 2);
+    let summary = emulator.finish();
+    let [PassError::Connect { qpn, .. }, windows] = &summary.refused[..] else { panic!("{summary:?}") };
+    assert_eq!((*qpn, windows), (bridge.qpn.get(), &PassError::Windows { windows: 513, size: 64 }));
+    assert!(!summary.is_success() && summary.responses == 2);
+}
+
+#[test]
+fn a_run_can_be_stopped_while_a_window_is_in_flight() {
+    let emulator =
+        Running::start(Config { response_timeout: Duration::from_secs(3600), ..Config::default() });
+    let bridge = bridge(&emulator, |_| vec![]);
+    let mut host = Host::connect(&emulator);
+    host.client.configure_roce(&bridge.config()).expect("configured");
+    host.load(&messages(2), 1);
+    host.enable(regs::ENABLE_SINGLE);
+    bridge.wait_for_messages(1);
+    let summary = emulator.finish();
+    assert_eq!((summary.windows, summary.responses, summary.abandoned), (1, 0, 1));
+    assert!(!summary.is_success() && summary.timeouts.is_empty());
+}
+
+#[test]
+fn a_window_nobody_wants_any_more_is_given_up() {
+    let emulator =
+        Running::start(Config { response_timeout: Duration::from_secs(3600), ..Config::default() });
+    let silent = bridge(&emulator, |_| vec![]);
+    let mut host = Host::connect(&emulator);
+    host.client.configure_roce(&silent.config()).expect("configured");
+    host.load(&messages(2), 1);
+    let stats = host.loop_until(|| silent.wait_for_messages(1));
+    assert_eq!((stats[4], stats[7]), (0, 0));
+    let bridge = Bridge::start(silent.ip, (4, 384), (emulator.qpn, emulator.ip()), |r| vec![increment(r)]);
+    host.client.configure_roce(&bridge.config()).expect("configured");
+    assert_eq!(host.capture_pass().len(), 2);
+    let summary = emulator.finish();
+    assert_eq!((summary.responses, summary.windows - summary.abandoned), (2, 2));
+}
