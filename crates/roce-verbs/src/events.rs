@@ -138,7 +138,7 @@ impl Watch {
     #[inline]
     pub(crate) fn idle(&mut self) -> bool {
         self.idle = self.idle.wrapping_add(1);
-        self.idle % Self::EVERY == 0
+        self.idle.is_multiple_of(Self::EVERY)
     }
 
     /// What is known to have happened.

@@ -50,7 +50,7 @@ impl SendWindow {
 
     /// Whether the send of that number is signalled.
     pub(crate) fn is_signalled(&self, number: u64) -> bool {
-        number % self.interval == 0
+        number.is_multiple_of(self.interval)
     }
 
     /// `count` more were posted.

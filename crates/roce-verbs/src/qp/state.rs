@@ -107,14 +107,13 @@ impl Qp<Rtr> {
     /// with it next fails as well.
     pub(crate) fn start_again(self) -> Result<Qp<Init>, Refused<Init>> {
         match self.to::<Reset>(attr::reset()) {
-            Ok(reset) => reset.init().map_err(broken),
-            Err(refused) => Err(broken(refused)),
+            Ok(reset) => reset.init().map_err(|refused| broken(*refused)),
+            Err(refused) => Err(broken(*refused)),
         }
     }
 }
 
-fn broken<S>(refused: Refused<S>) -> Refused<Init> {
-    let (qp, error) = *refused;
+fn broken<S>((qp, error): (Qp<S>, VerbsError)) -> Refused<Init> {
     Box::new((qp.now(), error))
 }
 
