@@ -148,16 +148,12 @@ impl<'a, D: Device> Player<'a, D> {
             }
             due = (due + playing.pass.spacing).max(Instant::now());
             self.play_window(playing, k)?;
-            if k + 1 == windows && self.registers.capture.is_armed() {
-                self.registers.capture.complete();
-            }
         }
         Ok(())
     }
 
     fn play_window(&mut self, playing: &Playing, k: u64) -> Result<(), PassError> {
-        let index = playing.pass.index(k);
-        self.load(playing, index);
+        self.load(playing, playing.pass.index(k));
         let sent_at = Instant::now();
         let captured = match self.send(playing, k)? {
             false => None,
@@ -177,7 +173,7 @@ impl<'a, D: Device> Player<'a, D> {
                 }
             },
         };
-        self.record(playing.pass, index, captured);
+        self.record(playing, k, captured);
         Ok(())
     }
 
@@ -223,25 +219,28 @@ impl<'a, D: Device> Player<'a, D> {
 
     /// Leaves the answer in the flight.
     fn await_answer(&mut self, sent_at: Instant, order: Order) -> Result<Wait, PassError> {
-        let mut deadline = sent_at + self.config.response_timeout;
+        let mut limit = self.config.response_timeout;
         let mut called_off = None;
         let mut spins = 0;
-        while !self.poll(true)? {
+        loop {
+            // Before the poll: however long this thread is kept waiting, what has come in time counts.
+            let elapsed = sent_at.elapsed();
+            if self.poll(true)? {
+                return Ok(Wait::Answered(Timestamp::now()));
+            }
             if spins < SPINS {
                 spins += 1;
                 hint::spin_loop();
                 continue;
             }
-            let now = Instant::now();
             if let Some(grace) = self.grace(order) {
-                deadline = deadline.min(*called_off.get_or_insert(now) + grace);
+                limit = limit.min(*called_off.get_or_insert(elapsed) + grace);
             }
-            if now >= deadline {
+            if elapsed >= limit {
                 return Ok(if called_off.is_some() { Wait::CalledOff } else { Wait::TimedOut });
             }
             thread::yield_now();
         }
-        Ok(Wait::Answered(Timestamp::now()))
     }
 
     /// How much longer to wait, once nobody wants the pass any more.
@@ -284,12 +283,18 @@ impl<'a, D: Device> Player<'a, D> {
         }
     }
 
-    /// Records the answer in the capture, or that there is none.
-    fn record(&self, pass: Pass, index: u32, captured: Option<Timestamp>) {
+    /// Records the answer to window `k` in the capture, or that there is none.
+    fn record(&self, playing: &Playing, k: u64, captured: Option<Timestamp>) {
         let capture = &self.registers.capture;
-        if capture.is_armed() {
-            let answer = captured.map_or(&[][..], |_| &self.flight.answer);
-            capture.store(index * pass.beats, pass.beats, answer, captured.unwrap_or_default());
+        // Once the host ordered something else the capture may be armed for that.
+        if !capture.is_armed() || self.registers.order() != playing.order {
+            return;
+        }
+        let pass = playing.pass;
+        let answer = captured.map_or(&[][..], |_| &self.flight.answer);
+        capture.store(pass.index(k) * pass.beats, pass.beats, answer, captured.unwrap_or_default());
+        if k + 1 == u64::from(pass.windows) {
+            capture.complete();
         }
     }
 

@@ -3,6 +3,7 @@
 mod support;
 
 use std::sync::atomic::Ordering;
+use std::thread;
 use std::time::Duration;
 
 use hsb_emulator::{Config, Failure, FailureKind, PassError};
@@ -363,4 +364,33 @@ fn a_window_nobody_wants_any_more_is_given_up() {
     assert_eq!(host.capture_pass().len(), 2);
     let summary = emulator.finish();
     assert_eq!((summary.responses, summary.windows - summary.abandoned), (2, 2));
+}
+
+#[test]
+fn a_capture_takes_nothing_from_the_pass_before() {
+    let emulator =
+        Running::start(Config { response_timeout: Duration::from_secs(3600), ..Config::default() });
+    let mut first: Option<Vec<u8>> = None;
+    let bridge = bridge(&emulator, move |request| match &first {
+        None => {
+            first = Some(increment(request));
+            vec![]
+        }
+        Some(late) => {
+            // Time for the capture to look complete too early.
+            thread::sleep(Duration::from_millis(200));
+            vec![late.clone(), increment(request)]
+        }
+    });
+    let mut host = Host::connect(&emulator);
+    host.client.configure_roce(&bridge.config()).expect("configured");
+    host.load(&messages(1), 1);
+    host.enable(regs::ENABLE_SINGLE);
+    bridge.wait_for_messages(1);
+    let samples = host.capture_pass();
+    let arrivals = bridge.finish();
+    assert_eq!((samples.len(), arrivals.len()), (1, 2));
+    assert!(samples[0].valid && samples[0].data[16..24] == arrivals[1].1[16..24]);
+    let summary = emulator.finish();
+    assert_eq!((summary.abandoned, summary.late, summary.responses), (1, 1, 1));
 }
