@@ -253,3 +253,19 @@ fn an_empty_region_and_no_receives_will_do_for_a_sender() {
     assert!(matches!(recv.post_recv(RecvWr { id: 0, offset: 0, len: 0 }), Err(PostError::QueueFull)));
     assert_eq!(recv.poll(&mut []).unwrap(), 0);
 }
+
+#[test]
+fn a_message_that_can_never_be_staged_is_an_error_and_not_back_pressure() {
+    const LEN: u32 = 17 << 20;
+    let device = open(fresh_addr());
+    let tx = common::Region::new(LEN as usize);
+    let attr = QpAttr { rx: common::Region::new(0), tx, send_depth: 4, recv_depth: 0, mtu: None };
+    let peer = qp_on(&device, None).endpoint();
+    let (mut send, _recv) = device.create_qp(&attr).unwrap().connect(&peer).unwrap();
+    let wr =
+        |len| SendWr { sge: Sge { region: RegionId::Tx, offset: 0, len }, verb: Verb::Send { imm: None } };
+    let error = send.stage(&wr(LEN)).unwrap_err().to_string();
+    assert!(error.contains("more than a soft queue pair can stage"), "{error}");
+    send.stage(&wr(16 << 20)).unwrap();
+    assert!(matches!(send.stage(&wr(1 << 20)), Err(PostError::QueueFull)));
+}
