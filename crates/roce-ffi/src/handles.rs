@@ -1,0 +1,248 @@
+//! Handles for C: numbers in a pointer's clothes, looked up and never dereferenced.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crossbeam_utils::CachePadded;
+
+use crate::Biased;
+
+/// Handles that may be in use at once.
+const CAPACITY: usize = 256;
+
+/// Bits of a handle: 16 of the table's tag, 32 of the place's generation, 16 of the place. The tag lies where no
+/// pointer of a program has these bits.
+const TAG_SHIFT: u32 = 48;
+const GENERATION_SHIFT: u32 = 16;
+const PLACE_MASK: usize = 0xFFFF;
+
+const _: () = assert!(CAPACITY <= PLACE_MASK + 1 && usize::BITS == 64);
+
+/// A handle that stands for nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadHandle {
+    /// NULL.
+    #[error("the handle is NULL")]
+    Null,
+    /// Not made by this table.
+    #[error("{0:#x} is no handle of this library")]
+    Foreign(usize),
+    /// Its object is gone.
+    #[error("the handle {0:#x} was destroyed before")]
+    Stale(usize),
+}
+
+/// A table of objects `T` that C programs know by handle, each with a place for a port `P` that one thread drives.
+///
+/// No handle is given out twice.
+pub struct Handles<T, P> {
+    tag: u16,
+    places: [CachePadded<Place<T, P>>; CAPACITY],
+}
+
+struct Place<T, P> {
+    port: Biased<Port<P>>,
+    object: Mutex<Object<T>>,
+}
+
+/// What the polling thread needs.
+struct Port<P> {
+    /// Whose; 0: nobody's.
+    handle: usize,
+    port: Option<P>,
+}
+
+struct Object<T> {
+    /// Rises with every object; 0 before the first.
+    generation: u32,
+    object: Option<Arc<T>>,
+}
+
+impl<T, P> Handles<T, P> {
+    /// An empty table. `tag` tells its handles from those of others.
+    ///
+    /// # Panics
+    ///
+    /// When the top bits of a pointer could be equal to `tag`: for 0 and 0xFFFF.
+    pub const fn new(tag: u16) -> Self {
+        assert!(tag != 0 && tag != 0xFFFF);
+        Self { tag, places: [const { CachePadded::new(Place::new()) }; CAPACITY] }
+    }
+
+    /// Takes an object in and gives its handle; `None` when the table is full.
+    pub fn insert(&self, object: T) -> Option<*mut c_void> {
+        for (at, place) in self.places.iter().enumerate() {
+            let mut entry = place.lock();
+            // A place whose generations are used up stays empty.
+            if entry.object.is_none() && entry.generation < u32::MAX {
+                entry.generation += 1;
+                let handle = self.encode(at, entry.generation);
+                entry.object = Some(Arc::new(object));
+                place.port.with_lock(|p| *p = Port { handle, port: None });
+                return Some(ptr::without_provenance_mut(handle));
+            }
+        }
+        None
+    }
+
+    /// The object of a handle.
+    pub fn get(&self, handle: *mut c_void) -> Result<Arc<T>, BadHandle> {
+        let entry = self.entry(handle)?;
+        entry.object.clone().ok_or(BadHandle::Stale(handle.addr()))
+    }
+
+    /// Takes an object out: the handle is stale from here. Its port is dropped.
+    pub fn remove(&self, handle: *mut c_void) -> Result<Arc<T>, BadHandle> {
+        let object = self.entry(handle)?.object.take().ok_or(BadHandle::Stale(handle.addr()))?;
+        let place = self.place(handle.addr()).ok_or(BadHandle::Foreign(handle.addr()))?;
+        // Whoever got the place meanwhile has its own handle in there.
+        let old = place.port.with_lock(|p| {
+            (p.handle == handle.addr()).then(|| std::mem::replace(p, Port { handle: 0, port: None }))
+        });
+        drop(old);
+        Ok(object)
+    }
+
+    /// Runs `f` on the port of a handle; `None` where it has none, or is no handle. For one thread at a time;
+    /// another waits.
+    #[inline]
+    pub fn port<R>(&self, handle: *mut c_void, f: impl FnOnce(&mut P) -> R) -> Option<R> {
+        let place = self.place(handle.addr())?;
+        place.port.with(|p| if p.handle == handle.addr() { p.port.as_mut().map(f) } else { None })
+    }
+
+    /// Gives the handle a port, unless it has one. Whether it has one now.
+    pub fn attach(&self, handle: *mut c_void, make: impl FnOnce() -> Option<P>) -> bool {
+        let Some(place) = self.place(handle.addr()) else { return false };
+        place.port.with_lock(|p| {
+            if p.handle != handle.addr() {
+                return false;
+            }
+            p.port = p.port.take().or_else(make);
+            p.port.is_some()
+        })
+    }
+
+    /// Takes the port away, once the thread in it has left.
+    pub fn detach(&self, handle: *mut c_void) -> Option<P> {
+        let place = self.place(handle.addr())?;
+        place.port.with_lock(|p| if p.handle == handle.addr() { p.port.take() } else { None })
+    }
+
+    /// The entry of the place that a handle names, if it is of this generation or an earlier one.
+    fn entry(&self, handle: *mut c_void) -> Result<MutexGuard<'_, Object<T>>, BadHandle> {
+        let value = handle.addr();
+        if handle.is_null() {
+            return Err(BadHandle::Null);
+        }
+        let place = self.place(value).ok_or(BadHandle::Foreign(value))?;
+        let entry = place.lock();
+        let generation = (value >> GENERATION_SHIFT) & u32::MAX as usize;
+        let newest = entry.generation as usize;
+        if generation == 0 || generation > newest {
+            return Err(BadHandle::Foreign(value));
+        }
+        if generation < newest { Err(BadHandle::Stale(value)) } else { Ok(entry) }
+    }
+
+    #[inline]
+    fn place(&self, handle: usize) -> Option<&Place<T, P>> {
+        if handle >> TAG_SHIFT != self.tag as usize {
+            return None;
+        }
+        self.places.get(handle & PLACE_MASK).map(|place| &**place)
+    }
+
+    fn encode(&self, place: usize, generation: u32) -> usize {
+        (self.tag as usize) << TAG_SHIFT | (generation as usize) << GENERATION_SHIFT | place
+    }
+}
+
+impl<T, P> Place<T, P> {
+    const fn new() -> Self {
+        Self {
+            port: Biased::new(Port { handle: 0, port: None }),
+            object: Mutex::new(Object { generation: 0, object: None }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Object<T>> {
+        self.object.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T, P> fmt::Debug for Handles<T, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handles").field("tag", &self.tag).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Table = Handles<String, u32>;
+
+    fn table() -> Box<Table> {
+        Box::new(Table::new(0xC0DE))
+    }
+
+    #[test]
+    fn bad_handles_are_told_apart() {
+        let table = table();
+        let handle = table.insert("a".into()).expect("room");
+        assert_eq!(*table.get(handle).expect("live"), "a");
+        assert_eq!(table.get(ptr::null_mut()), Err(BadHandle::Null));
+        let local = 0u64;
+        let pointer = ptr::from_ref(&local).cast_mut().cast();
+        assert_eq!(table.get(pointer), Err(BadHandle::Foreign(pointer.addr())));
+        let later = ptr::without_provenance_mut(handle.addr() + (1 << GENERATION_SHIFT));
+        assert_eq!(table.get(later), Err(BadHandle::Foreign(later.addr())), "never given out");
+        let outside = ptr::without_provenance_mut(handle.addr() + CAPACITY);
+        assert_eq!(table.get(outside), Err(BadHandle::Foreign(outside.addr())));
+    }
+
+    #[test]
+    fn a_handle_is_stale_once_removed_and_after_its_place_is_used_again() {
+        let table = table();
+        let first = table.insert("a".into()).expect("room");
+        assert_eq!(*table.remove(first).expect("live"), "a");
+        assert_eq!(table.remove(first), Err(BadHandle::Stale(first.addr())));
+        let second = table.insert("b".into()).expect("room");
+        assert_ne!(first, second);
+        assert_eq!(table.get(first), Err(BadHandle::Stale(first.addr())));
+        assert_eq!(*table.get(second).expect("live"), "b");
+    }
+
+    #[test]
+    fn a_full_table_takes_again_once_something_leaves() {
+        let table = table();
+        let handles: Vec<_> = (0..CAPACITY).map(|i| table.insert(i.to_string()).expect("room")).collect();
+        assert_eq!(table.insert("one too many".into()), None);
+        table.remove(handles[17]).expect("live");
+        assert!(table.insert("fits".into()).is_some());
+        for (i, handle) in handles.iter().enumerate().filter(|(i, _)| *i != 17) {
+            assert_eq!(*table.get(*handle).expect("live"), i.to_string());
+        }
+    }
+
+    #[test]
+    fn a_port_belongs_to_its_handle_alone() {
+        let table = table();
+        let first = table.insert("a".into()).expect("room");
+        assert_eq!(table.port(first, |p| *p), None);
+        assert!(table.attach(first, || Some(1)));
+        assert!(table.attach(first, || unreachable!("it has one")));
+        assert_eq!(table.port(first, |p| std::mem::replace(p, 2)), Some(1));
+        table.remove(first).expect("live");
+        assert_eq!(table.port(first, |p| *p), None);
+        assert!(!table.attach(first, || Some(3)), "a stale handle gets none");
+        let second = table.insert("b".into()).expect("room");
+        assert_eq!(table.port(second, |p| *p), None);
+        assert!(!table.attach(second, || None));
+        assert!(table.attach(second, || Some(4)));
+        assert_eq!((table.detach(first), table.detach(second), table.detach(second)), (None, Some(4), None));
+    }
+}

@@ -1,0 +1,136 @@
+//! The lock with a favourite, from many threads.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use roce_ffi::{Biased, Handles};
+
+/// Two halves that are only equal while nobody is in between.
+#[derive(Default)]
+struct Pair {
+    left: u64,
+    right: u64,
+}
+
+impl Pair {
+    fn step(&mut self) {
+        assert_eq!(self.left, self.right, "two threads inside");
+        self.left += 1;
+        std::hint::black_box(&mut self.left);
+        self.right += 1;
+    }
+}
+
+#[test]
+fn a_favourite_and_its_disturbers_never_meet() {
+    let gate = Biased::new(Pair::default());
+    let done = AtomicBool::new(false);
+    let disturbances = AtomicU64::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // Until it was disturbed often enough while favoured.
+            let mut own = 0u64;
+            while own < 2_000_000 || disturbances.load(Ordering::Relaxed) < 2_000 {
+                gate.with(Pair::step);
+                own += 1;
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                gate.with_lock(Pair::step);
+                disturbances.fetch_add(1, Ordering::Relaxed);
+                thread::yield_now();
+            }
+        });
+    });
+    assert!(gate.with_lock(|pair| pair.left) >= 2_002_000);
+}
+
+#[test]
+fn more_threads_than_seats_all_get_in() {
+    const THREADS: u64 = 12;
+    const EACH: u64 = 20_000;
+    let gate = Biased::new(Pair::default());
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| (0..EACH).for_each(|_| gate.with(Pair::step)));
+        }
+    });
+    assert_eq!(gate.with(|pair| pair.right), THREADS * EACH);
+}
+
+#[test]
+fn a_thread_that_follows_another_is_let_in() {
+    let gate = Biased::new(Pair::default());
+    for _ in 0..20 {
+        thread::scope(|scope| {
+            scope.spawn(|| (0..100).for_each(|_| gate.with(Pair::step)));
+        });
+    }
+    assert_eq!(gate.with_lock(|pair| pair.left), 2000);
+}
+
+#[test]
+fn a_panic_inside_leaves_the_gate_open_for_others() {
+    let gate = Biased::new(0u32);
+    thread::scope(|scope| {
+        scope.spawn(|| (0..100).for_each(|_| gate.with(|n| *n += 1)));
+    });
+    let panicked = thread::scope(|scope| {
+        scope
+            .spawn(|| {
+                (0..100).for_each(|_| gate.with(|n| *n += 1));
+                gate.with(|_| panic!("inside"))
+            })
+            .join()
+    });
+    assert!(panicked.is_err());
+    assert_eq!(gate.with_lock(|n| *n), 200);
+}
+
+#[test]
+fn to_enter_again_from_within_is_refused() {
+    let gate = Biased::new(0u32);
+    (0..100).for_each(|_| gate.with(|n| *n += 1));
+    let again = catch_unwind(AssertUnwindSafe(|| gate.with(|_| gate.with(|n| *n += 1))));
+    assert!(again.is_err());
+    let again = catch_unwind(AssertUnwindSafe(|| gate.with(|_| gate.with_lock(|n| *n += 1))));
+    assert!(again.is_err());
+    assert_eq!(gate.with(|n| *n), 100);
+}
+
+/// A port that says whether it was used after it was taken away.
+struct Port<'a> {
+    is_out: &'a AtomicBool,
+}
+
+#[test]
+fn a_detached_port_is_never_used_again() {
+    let table: Box<Handles<(), Port<'_>>> = Box::new(Handles::new(0x7E57));
+    for _ in 0..200 {
+        let is_out = Box::leak(Box::new(AtomicBool::new(false)));
+        let handle = table.insert(()).expect("room");
+        assert!(table.attach(handle, || Some(Port { is_out })));
+        let address = handle.addr();
+        let (table, is_out) = (&table, &*is_out);
+        let polled = AtomicU64::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let handle = std::ptr::without_provenance_mut(address);
+                let poll = |port: &mut Port<'_>| assert!(!port.is_out.load(Ordering::Relaxed));
+                while table.port(handle, poll).is_some() {
+                    polled.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            while polled.load(Ordering::Relaxed) < 50 {
+                thread::yield_now();
+            }
+            let port = table.detach(std::ptr::without_provenance_mut(address)).expect("attached");
+            port.is_out.store(true, Ordering::Relaxed);
+            assert!(is_out.load(Ordering::Relaxed));
+        });
+        table.remove(std::ptr::without_provenance_mut(address)).expect("live");
+    }
+}
