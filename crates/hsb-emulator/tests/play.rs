@@ -134,7 +134,7 @@ fn late_double_and_foreign_answers_are_paired_with_nothing() {
         other_round[16] ^= 1;
         let foreign = message(RESPONSE, 0, 999, &[]);
         let late = previous.replace(answer.clone()).unwrap_or_else(|| foreign.clone());
-        vec![late, other_round, foreign, vec![7], answer]
+        vec![late, other_round, foreign, vec![7], answer.clone(), answer]
     });
     let mut host = Host::connect(&emulator);
     host.client.configure_roce(&bridge.config()).expect("configured");
@@ -147,7 +147,8 @@ fn late_double_and_foreign_answers_are_paired_with_nothing() {
     drop(bridge.finish());
     let summary = emulator.finish();
     assert!(summary.is_success(), "{summary:?}");
-    assert_eq!(summary.late, 12 * 4);
+    // The very last one may come after the end.
+    assert!((12 * 5 - 1..=12 * 5).contains(&summary.late), "{summary:?}");
 }
 
 #[test]
