@@ -127,12 +127,6 @@ unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
-impl fmt::Debug for Verbs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Verbs").finish_non_exhaustive()
-    }
-}
-
 impl Context {
     /// Opens the device of that name.
     ///

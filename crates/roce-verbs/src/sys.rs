@@ -6,6 +6,7 @@
 //! operations that the device's driver fills in.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fmt;
 use std::io;
 use std::mem::{self, offset_of};
 use std::ptr::{self, NonNull};
@@ -84,6 +85,12 @@ verbs! {
     ibv_create_qp @ "IBVERBS_1.1" (*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
     ibv_modify_qp @ "IBVERBS_1.1" (*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
     ibv_destroy_qp @ "IBVERBS_1.1" (*mut ibv_qp) -> c_int;
+}
+
+impl fmt::Debug for Verbs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Verbs").finish_non_exhaustive()
+    }
 }
 
 /// An open shared library. It is never closed: drivers keep pointers into it.

@@ -8,6 +8,7 @@
 #[derive(Debug)]
 pub(crate) struct SendWindow {
     depth: u64,
+    /// A power of two: this is asked for every send.
     interval: u64,
     posted: u64,
     completed: u64,
@@ -20,7 +21,8 @@ impl SendWindow {
     /// For a queue of `depth` sends, at least 1.
     pub(crate) fn new(depth: u32) -> Self {
         let depth = u64::from(depth.max(1));
-        Self { depth, interval: (depth / 2).clamp(1, Self::MAX_INTERVAL), posted: 0, completed: 0 }
+        let most = (depth / 2).clamp(1, Self::MAX_INTERVAL);
+        Self { depth, interval: 1 << most.ilog2(), posted: 0, completed: 0 }
     }
 
     /// Sends that may be posted now.
@@ -40,7 +42,7 @@ impl SendWindow {
 
     /// Signalled sends posted so far.
     pub(crate) fn signalled(&self) -> u64 {
-        self.posted / self.interval
+        self.posted >> self.interval.trailing_zeros()
     }
 
     /// The number of the send after `ahead` more.
@@ -50,7 +52,7 @@ impl SendWindow {
 
     /// Whether the send of that number is signalled.
     pub(crate) fn is_signalled(&self, number: u64) -> bool {
-        number.is_multiple_of(self.interval)
+        number & (self.interval - 1) == 0
     }
 
     /// `count` more were posted.
@@ -76,7 +78,10 @@ mod tests {
     #[test]
     fn interval_is_half_the_depth_and_16_at_most() {
         let interval = |depth| SendWindow::new(depth).interval;
-        assert_eq!([0, 1, 2, 3, 4, 31, 32, 33, 4096].map(interval), [1, 1, 1, 1, 2, 15, 16, 16, 16]);
+        assert_eq!([0, 1, 2, 3, 4, 31, 32, 33, 4096].map(interval), [1, 1, 1, 1, 2, 8, 16, 16, 16]);
+        assert!(
+            (1..200).all(|depth| interval(depth) <= 16 && interval(depth) <= u64::from(depth / 2).max(1))
+        );
     }
 
     #[test]

@@ -564,6 +564,27 @@ fn a_hundred_times_open_and_close_leaves_nothing() {
     assert!(open_files() < first.expect("a round") + 50, "files are left open");
 }
 
+/// What was made before the refusal is given back, the regions' registrations first of all.
+#[test]
+#[ignore = "needs ROCE_TEST_DEVICE"]
+fn queues_deeper_than_the_device_has_are_refused_and_leave_nothing() {
+    let device = open();
+    let (rx, tx) = (Region::new(0), Region::new(0));
+    for recv_depth in [1, 1 << 28] {
+        let send_depth = if recv_depth == 1 { 1 << 28 } else { 1 };
+        let attr = QpAttr { send_depth, recv_depth, ..attr(&rx, &tx) };
+        match device.create_qp(&attr) {
+            Err(VerbsError::CreateCq { max, .. } | VerbsError::CreateQp { max, .. }) => {
+                assert!((1..1 << 28).contains(&max), "{max}");
+            }
+            other => panic!("{other:?}"),
+        }
+        drop(attr);
+        assert_eq!((Arc::strong_count(&rx), Arc::strong_count(&tx)), (1, 1));
+    }
+    device.create_qp(&attr(&rx, &tx)).expect("the device is as good as before");
+}
+
 #[test]
 #[ignore = "needs ROCE_TEST_DEVICE"]
 fn the_halves_work_on_two_threads_and_either_may_go_first() {
