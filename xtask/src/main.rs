@@ -17,6 +17,7 @@ mod setup;
 mod table;
 mod test;
 mod tidy;
+mod vm;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -28,6 +29,7 @@ usage: cargo xtask COMMAND [OPTIONS]
   build [--release]   builds the programs
   emulate [OPTIONS]   runs FPGA, decoder and playback on this machine and checks every answer (--help: options)
   test [--quick]      runs everything that can be tested here; --quick leaves out what takes minutes
+  vm [--] COMMAND     runs a command in a virtual machine that has soft-RoCE (--help: options)
   outside             builds and runs projects that use single crates, as strangers would
   tidy                checks the rules that neither compiler nor clippy knows
   ci                  setup, then test
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Some("build") => build::run(rest),
         Some("emulate") => emulate::run(rest),
         Some("test") => test::run(rest),
+        Some("vm") => vm::run(rest),
         Some("outside") => outside::run(rest),
         Some("tidy") => tidy::run(rest),
         Some("ci") => ci::run(rest),
