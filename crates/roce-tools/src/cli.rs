@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::CommandFactory;
 use clap::error::ErrorKind;
+use clap::{Args, CommandFactory};
+use roce_soft::FaultConfig;
 
 use crate::Error;
 
@@ -42,6 +43,28 @@ impl JsonTarget {
             "-" => Ok(Self::Stdout),
             file => Ok(Self::File(file.into())),
         }
+    }
+}
+
+/// Faults that a program injects into what it sends.
+#[derive(Debug, Clone, Args)]
+pub struct FaultOptions {
+    /// Spoil packets on their way out, as in drop=0.01,dup=0.01,reorder=0.01,delay=0.01:200us,corrupt=0.01,seed=7.
+    #[arg(long, value_name = "SPEC", conflicts_with = "drop_rate")]
+    faults: Option<FaultConfig>,
+    /// Drop a packet on its way out with this probability.
+    #[arg(long, value_name = "P", value_parser = probability)]
+    drop_rate: Option<f64>,
+    /// Which packets are dropped: the same seed, the same packets.
+    #[arg(long, value_name = "N", value_parser = number::<u64>, requires = "drop_rate", default_value = "0")]
+    seed: u64,
+}
+
+impl FaultOptions {
+    /// The faults, if there are any.
+    pub fn config(&self) -> Option<FaultConfig> {
+        let dropping = |drop| FaultConfig { drop, seed: self.seed, ..FaultConfig::default() };
+        self.faults.or(self.drop_rate.map(dropping))
     }
 }
 

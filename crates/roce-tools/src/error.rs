@@ -1,6 +1,7 @@
 //! What stops a program.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use roce_rendezvous::hsb::HsbError;
@@ -56,6 +57,32 @@ pub enum Error {
         /// What came out.
         read: u32,
     },
+    /// The bridge's transceiver failed.
+    #[error(transparent)]
+    Transport(#[from] roce_transport::Error),
+    /// The bridge's functions or rings do not fit.
+    #[error(transparent)]
+    Dispatch(#[from] roce_dispatch::DispatchError),
+    /// The software FPGA could not start.
+    #[error(transparent)]
+    Emulator(#[from] hsb_emulator::EmulatorError),
+    /// The software FPGA's link could not be opened.
+    #[error("soft:{addr}: {source}")]
+    Device {
+        /// Its address.
+        addr: Ipv4Addr,
+        /// Why.
+        source: roce_soft::SoftError,
+    },
+    /// The rings of the transceiver are in use already.
+    #[error("the transceiver's rings are in other hands")]
+    Taken,
+    /// A thread of ours panicked: a defect.
+    #[error("a thread of the bridge panicked; what it said stands above")]
+    Panicked,
+    /// Nothing came until the time was up.
+    #[error("{0}")]
+    Idle(String),
     /// The signal handlers could not be installed.
     #[error("installing the handlers of SIGINT and SIGTERM: {0}")]
     Signal(io::Error),

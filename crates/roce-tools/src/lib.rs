@@ -1,6 +1,8 @@
 //! The parts of the programs `hsb-bridge-cpu`, `hsb-fpga-emulator` and `hsb-fpga-playback`.
 //!
 //! - [`workload`]: what is sent and what must come back.
+//! - [`bridge`]: takes requests from the wire and answers them.
+//! - [`emulator`]: what the software FPGA's program reports.
 //! - [`playback`]: plays a workload through an FPGA and judges the answers.
 //! - [`decoder`]: real decoding of real syndromes, from a detector error model.
 //! - [`handlers`]: the functions that the bridge serves.
@@ -8,8 +10,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bridge;
 pub mod cli;
 pub mod decoder;
+pub mod emulator;
 mod error;
 pub mod handlers;
 pub mod link;

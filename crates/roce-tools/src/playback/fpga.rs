@@ -97,7 +97,8 @@ impl Fpga {
         let mut written = pairs.iter();
         for (bank, words) in (0..).zip(&banks) {
             let read = self.client.read_block(bank_address(bank), words.len())?;
-            for (pair, read) in written.by_ref().zip(read) {
+            // In this order: a zip takes from its first side before it sees that the second has ended.
+            for (read, pair) in read.into_iter().zip(written.by_ref()) {
                 if pair.data != read {
                     return Err(Error::Readback { address: pair.address, wrote: pair.data, read });
                 }
@@ -142,8 +143,11 @@ impl Fpga {
         Ok(words.iter().map(Sample::from_words).collect())
     }
 
-    /// Plays what is loaded over and over.
-    pub(super) fn start_loop(&mut self) -> Result<(), Error> {
+    /// Plays what is loaded over and over. The software FPGA forgets an earlier loop.
+    pub(super) fn start_loop(&mut self, emulator: bool) -> Result<(), Error> {
+        if emulator {
+            self.client.write(LoopStats::State.address(), 0)?;
+        }
         Ok(self.client.write(Player::Enable.address(), regs::ENABLE_LOOP)?)
     }
 

@@ -105,10 +105,13 @@ impl Plan {
         Ok(())
     }
 
-    /// Windows that one pass can play so that the answers, up to a page each, fit the capture.
+    /// Windows that one pass can play. The software FPGA cuts an answer to its window; another device captures
+    /// whole ones, up to a page each, and all must fit.
     fn windows_per_pass(&self, beats: u32) -> u32 {
+        let playable = PLAYBACK_RAM.words / beats;
         let page_beats = self.page_size.div_ceil(beats_to_bytes(1));
-        (PLAYBACK_RAM.words / beats).min(CAPTURE_RAM.words / page_beats).max(1)
+        let capturable = if self.emulator { playable } else { CAPTURE_RAM.words / page_beats };
+        playable.min(capturable).max(1)
     }
 
     fn ring(&self, frame_size: u32) -> RoceConfig {
@@ -137,7 +140,7 @@ pub fn play(plan: &Plan, workload: &Workload, stop: &AtomicBool) -> Result<Repor
         stop,
         fpga,
         beats,
-        tally: Tally::new(workload, plan.expect, plan.verify),
+        tally: Tally::new(workload, plan.expect, plan.verify, plan.emulator),
         deadline: Instant::now() + plan.timeout,
         bar: progress_bar(workload.messages()),
     };
@@ -200,7 +203,7 @@ impl Run<'_> {
         if self.plan.endless {
             self.play_over_and_over()?;
         }
-        Ok(self.fpga.stop()?)
+        Ok(())
     }
 
     fn pass(&mut self, ids: Range<u32>) -> Result<(), End> {
@@ -211,12 +214,22 @@ impl Run<'_> {
         let end = self.wait_for_pass(first, windows.count);
         // What was captured counts, even where the pass did not come to its end.
         if !matches!(end, Err(End::Failed(_))) {
-            let captured = self.fpga.progress()?.samples;
-            let samples = self.fpga.samples(captured)?;
-            verify::messages(&samples).iter().for_each(|message| self.tally.take(message));
+            self.fpga.stop()?;
+            self.judge_capture()?;
             self.bar.set_position(u64::from(first + windows.count));
         }
         end
+    }
+
+    fn judge_capture(&mut self) -> Result<(), End> {
+        let captured = self.fpga.progress()?.samples;
+        let samples = self.fpga.samples(captured)?;
+        let messages = match self.plan.emulator {
+            true => verify::messages_by_window(&samples, self.beats),
+            false => verify::messages_by_end(&samples),
+        };
+        messages.iter().for_each(|message| self.tally.take(message));
+        Ok(())
     }
 
     /// Until the device is done with its windows.
@@ -250,8 +263,8 @@ impl Run<'_> {
 
     /// Until a signal or the end of the run's time; both are good ends of a loop.
     fn play_over_and_over(&mut self) -> Result<(), End> {
-        self.fpga.stop()?;
-        self.fpga.start_loop()?;
+        self.check_time()?;
+        self.fpga.start_loop(self.plan.emulator)?;
         while self.check_time().is_ok() {
             sleep(POLL);
         }
@@ -347,11 +360,13 @@ mod tests {
 
     #[test]
     fn a_pass_fits_the_playback_memory_and_its_answers_the_capture() {
-        assert_eq!(plan(384, 64).windows_per_pass(1), 512);
-        assert_eq!(plan(384, 64).windows_per_pass(6), 85);
-        assert_eq!(plan(1024, 64).windows_per_pass(1), 512);
-        assert_eq!(plan(2048, 64).windows_per_pass(1), 256);
-        assert_eq!(plan(65536, 64).windows_per_pass(512), 1);
-        assert_eq!(plan(1 << 20, 64).windows_per_pass(1), 1);
+        let fpga = |page_size| Plan { emulator: false, ..plan(page_size, 64) };
+        assert_eq!(fpga(384).windows_per_pass(1), 512);
+        assert_eq!(fpga(384).windows_per_pass(6), 85);
+        assert_eq!(fpga(1024).windows_per_pass(1), 512);
+        assert_eq!(fpga(2048).windows_per_pass(1), 256);
+        assert_eq!(fpga(65536).windows_per_pass(512), 1);
+        assert_eq!(fpga(1 << 20).windows_per_pass(1), 1);
+        assert_eq!(plan(2048, 64).windows_per_pass(1), 512);
     }
 }

@@ -37,20 +37,44 @@ pub(super) struct Captured {
     pub(super) ended: bool,
 }
 
-/// Joins beats to messages.
-pub(super) fn messages(samples: &[Sample]) -> Vec<Captured> {
+impl Captured {
+    fn new() -> Self {
+        Self { bytes: Vec::new(), beats: 0, time: 0, ended: false }
+    }
+
+    fn push(&mut self, beat: &Sample) {
+        self.bytes.extend_from_slice(&beat.data);
+        self.beats += 1;
+        self.time = nanoseconds(beat.seconds, beat.nanoseconds);
+        self.ended = beat.last;
+    }
+}
+
+/// Joins beats to messages, by the marks on their last beats.
+pub(super) fn messages_by_end(samples: &[Sample]) -> Vec<Captured> {
     let mut messages: Vec<Captured> = Vec::new();
-    for sample in samples.iter().filter(|s| s.valid) {
-        if messages.last().is_none_or(|m| m.ended) {
-            messages.push(Captured { bytes: Vec::new(), beats: 0, time: 0, ended: false });
+    for beat in samples.iter().filter(|s| s.valid) {
+        match messages.last_mut() {
+            Some(message) if !message.ended => message.push(beat),
+            _ => {
+                let mut message = Captured::new();
+                message.push(beat);
+                messages.push(message);
+            }
         }
-        let Some(message) = messages.last_mut() else { continue };
-        message.bytes.extend_from_slice(&sample.data);
-        message.beats += 1;
-        message.time = nanoseconds(sample.seconds, sample.nanoseconds);
-        message.ended = sample.last;
     }
     messages
+}
+
+/// Joins beats to messages, where every window has `beats` samples of its own: those of a longer answer are cut.
+pub(super) fn messages_by_window(samples: &[Sample], beats: u32) -> Vec<Captured> {
+    let windows = samples.chunks(beats as usize);
+    let messages = windows.map(|window| {
+        let mut message = Captured::new();
+        window.iter().filter(|s| s.valid).for_each(|beat| message.push(beat));
+        message
+    });
+    messages.filter(|message| message.beats > 0).collect()
 }
 
 fn nanoseconds(seconds: u32, nanoseconds: u32) -> u64 {
@@ -63,9 +87,9 @@ pub(super) struct Tally<'a> {
     workload: &'a Workload,
     expect: Expect,
     verify: bool,
+    /// The device captures whole answers, as far as they are as long as their requests.
+    captures_all: bool,
     seen: Vec<bool>,
-    /// Answers of which the capture holds a part only, the most beats that one had.
-    truncated: u32,
     most_beats: usize,
     rtt: Vec<u64>,
     complaints: VecDeque<String>,
@@ -80,7 +104,7 @@ struct Header {
 }
 
 impl<'a> Tally<'a> {
-    pub(super) fn new(workload: &'a Workload, expect: Expect, verify: bool) -> Self {
+    pub(super) fn new(workload: &'a Workload, expect: Expect, verify: bool, captures_all: bool) -> Self {
         let decodes = expect == Expect::Answers && workload.messages() > 0 && workload.truth(0).is_some();
         let zero_if = |yes: bool| yes.then_some(0);
         let report = Report {
@@ -94,8 +118,8 @@ impl<'a> Tally<'a> {
             workload,
             expect,
             verify,
+            captures_all,
             seen: vec![false; workload.messages() as usize],
-            truncated: 0,
             most_beats: 0,
             rtt: Vec::new(),
             complaints: VecDeque::new(),
@@ -169,12 +193,6 @@ impl<'a> Tally<'a> {
             Expect::Answers => self.response(captured, id),
             Expect::Echoes => self.echo(captured, id),
         };
-        let found = match found {
-            Ok(header) if !captured.ended && header.payload_len + HEADER_LEN > captured.bytes.len() => {
-                Err(format!("message {id}: its answer has no end in the capture"))
-            }
-            found => found,
-        };
         if found.is_err()
             && let Some(seen) = self.seen.get_mut(id as usize)
         {
@@ -222,14 +240,24 @@ impl<'a> Tally<'a> {
             Expect::Answers => self.workload.answer(id),
             Expect::Echoes => self.workload.arguments(id),
         };
-        let captured = &captured.bytes[HEADER_LEN..];
-        let got = &captured[..header.payload_len.min(captured.len())];
+        let payload = &captured.bytes[HEADER_LEN..];
+        let got = &payload[..header.payload_len.min(payload.len())];
         let comparable = &expected[..expected.len().min(got.len())];
-        if header.payload_len != expected.len() || got != comparable {
-            self.report.payload_errors += 1;
-            return self.complain(difference(header, &expected, got));
-        }
-        self.truncated += u32::from(got.len() < expected.len());
+        let problem = if header.payload_len != expected.len() {
+            format!("{} payload bytes, expected {}", header.payload_len, expected.len())
+        } else if got != comparable {
+            difference(&expected, got)
+        } else if got.len() < expected.len() && (self.captures_all || !captured.ended) {
+            format!("only {} of {} payload bytes arrived", got.len(), expected.len())
+        } else {
+            return self.matched(id, got, got.len() < expected.len());
+        };
+        self.report.payload_errors += 1;
+        self.complain(format!("message {id}: {problem}"));
+    }
+
+    fn matched(&mut self, id: u32, got: &[u8], in_part: bool) {
+        self.report.truncated += u32::from(in_part);
         self.report.matched += 1;
         let agrees = u32::from(self.workload.truth(id).is_some_and(|truth| got == [truth]));
         if let (Some(agreement), Some(errors)) = (&mut self.report.agreement, &mut self.report.logical_errors)
@@ -253,7 +281,6 @@ impl<'a> Tally<'a> {
         report.lost = u32::try_from(lost.len()).unwrap_or(u32::MAX);
         report.lost_ids = lost.into_iter().take(LISTED).collect();
         report.rtt_ns = Rtt::of(self.rtt);
-        report.truncated = self.truncated;
         let wrong = report.header_errors + report.payload_errors + report.foreign + report.duplicates;
         let mut reasons: Vec<String> = self.complaints.into();
         if wrong as usize > reasons.len() {
@@ -274,21 +301,16 @@ impl<'a> Tally<'a> {
     /// A device may capture the first beat of every answer and no more. One that captured more of another
     /// answer does not: then a short one was sent short.
     fn check_truncation(&mut self) {
-        if self.truncated > 0 && self.most_beats > 1 {
-            let count = self.truncated;
-            self.reason(format!("answers shorter than their headers say: {count}"));
+        if self.report.truncated > 0 && self.most_beats > 1 {
+            self.reason(format!("answers shorter than their headers say: {}", self.report.truncated));
         }
     }
 }
 
-fn difference(header: &Header, expected: &[u8], got: &[u8]) -> String {
-    let id = header.id;
-    if header.payload_len != expected.len() {
-        return format!("message {id}: {} payload bytes, expected {}", header.payload_len, expected.len());
-    }
+fn difference(expected: &[u8], got: &[u8]) -> String {
     let at = expected.iter().zip(got).position(|(a, b)| a != b).unwrap_or(0);
     let shown = |bytes: &[u8]| bytes[at..].iter().take(SHOWN).map(|b| format!("{b:02x}")).collect::<String>();
-    format!("message {id}: payload from byte {at} on is {}, expected {}", shown(got), shown(expected))
+    format!("payload from byte {at} on is {}, expected {}", shown(got), shown(expected))
 }
 
 #[cfg(test)]
@@ -337,8 +359,8 @@ mod tests {
     }
 
     fn judge_samples(workload: &Workload, expect: Expect, samples: &[Sample]) -> Report {
-        let mut tally = Tally::new(workload, expect, true);
-        for message in messages(samples) {
+        let mut tally = Tally::new(workload, expect, true, false);
+        for message in messages_by_end(samples) {
             tally.take(&message);
         }
         tally.finish()
@@ -480,7 +502,38 @@ mod tests {
         let mut all: Vec<_> = answers(&workload).iter().flat_map(|frame| samples(frame, 0)).collect();
         all.pop();
         let report = judge_samples(&workload, Expect::Answers, &all);
-        assert_eq!(report.reasons, ["message 1: its answer has no end in the capture"]);
+        assert_eq!(report.reasons, ["message 1: only 40 of 100 payload bytes arrived"]);
+    }
+
+    #[test]
+    fn samples_by_window_do_not_run_together() {
+        // What is longer than a window is cut, without a mark of its end; what was not answered is invalid.
+        let workload = workload(4, 40);
+        let beats: Vec<_> = answers(&workload).iter().map(|frame| samples(frame, 0)[0]).collect();
+        let cut: Vec<_> = beats.iter().map(|beat| Sample { last: false, ..*beat }).collect();
+        let mut tally = Tally::new(&workload, Expect::Answers, true, true);
+        messages_by_window(&cut, 1).iter().for_each(|m| tally.take(m));
+        assert_eq!(tally.finish().verdict, Verdict::Pass);
+
+        let mut holes: Vec<_> = beats.iter().flat_map(|b| [*b, Sample { valid: false, ..*b }]).collect();
+        holes[2].valid = false;
+        let found = messages_by_window(&holes, 2);
+        assert_eq!(found.iter().map(|m| m.bytes[12]).collect::<Vec<_>>(), [0, 2, 3]);
+    }
+
+    #[test]
+    fn a_device_that_captures_all_excuses_nothing() {
+        let workload = workload(20, 200);
+        let mut tally = Tally::new(&workload, Expect::Answers, true, true);
+        for frame in answers(&workload) {
+            let beat = Sample { last: true, ..samples(&frame, 0)[0] };
+            messages_by_window(&[beat, Sample { valid: false, ..beat }], 4)
+                .iter()
+                .for_each(|m| tally.take(m));
+        }
+        let report = tally.finish();
+        assert_eq!((report.payload_errors, report.matched, report.truncated), (20, 0, 0));
+        assert_eq!(report.reasons[0], "message 0: only 40 of 200 payload bytes arrived");
     }
 
     #[test]
@@ -508,9 +561,9 @@ mod tests {
         let workload = workload(4, 8);
         let mut frames = answers(&workload);
         frames[1][30] ^= 1;
-        let mut tally = Tally::new(&workload, Expect::Answers, false);
+        let mut tally = Tally::new(&workload, Expect::Answers, false, false);
         for frame in &frames[..3] {
-            messages(&samples(frame, 0)).iter().for_each(|m| tally.take(m));
+            messages_by_end(&samples(frame, 0)).iter().for_each(|m| tally.take(m));
         }
         let report = tally.finish();
         assert_eq!((report.responses, report.matched, report.payload_errors, report.lost), (3, 0, 0, 1));

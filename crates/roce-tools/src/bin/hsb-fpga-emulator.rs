@@ -1,0 +1,138 @@
+//! A software FPGA: its registers over UDP, its data plane over RoCEv2.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use clap::Parser;
+use hsb_emulator::{Config, Emulator};
+use roce_soft::{SoftConfig, SoftDevice};
+use roce_tools::cli::{FaultOptions, JsonTarget, exit_code, number};
+use roce_tools::output::{Output, announce, init_logging};
+use roce_tools::{Error, emulator, signal};
+
+/// A software FPGA: its registers over UDP, its data plane over RoCEv2.
+///
+/// Runs until a signal or --timeout, then prints a summary. Exit code 0 only when windows were played and all of them
+/// were answered well. Numbers are decimal or 0x hex.
+#[derive(Debug, Parser)]
+#[command(name = "hsb-fpga-emulator", version)]
+struct Options {
+    /// The link: soft:IP is RoCEv2 in userspace, from that address.
+    #[arg(long, value_name = "NAME", default_value = "soft:127.0.0.2")]
+    device: String,
+    /// The port of the device, from 1; soft devices have one.
+    #[arg(long, value_name = "N", value_parser = number::<u8>, default_value = "1")]
+    ib_port: u8,
+    /// The UDP port of the control plane, on the device's address.
+    #[arg(long, value_name = "PORT", value_parser = number::<u16>, default_value = "8193")]
+    port: u16,
+    /// The bridge's address [default: what playback writes into the registers].
+    #[arg(long, value_name = "IP")]
+    bridge_ip: Option<Ipv4Addr>,
+    /// The virtual port's registers.
+    #[arg(long, value_name = "ADDR", value_parser = number::<u32>, default_value = "0x1000")]
+    vp_address: u32,
+    /// The host interface's registers.
+    #[arg(long, value_name = "ADDR", value_parser = number::<u32>, default_value = "0x0800")]
+    hif_address: u32,
+    /// Bytes: longer windows are cut to this.
+    #[arg(long, value_name = "BYTES", value_parser = number::<u32>, default_value = "384")]
+    page_size: u32,
+    /// How long a window may take to be answered, in milliseconds.
+    #[arg(long, value_name = "MS", value_parser = number::<u32>, default_value = "10000")]
+    response_timeout_ms: u32,
+    /// The bridge sends the requests back as they are.
+    #[arg(long)]
+    forward: bool,
+    #[command(flatten)]
+    faults: FaultOptions,
+    /// Write what the device sends and receives, for Wireshark.
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// End after so many seconds [default: run until a signal].
+    #[arg(long, value_name = "S", value_parser = number::<u32>)]
+    timeout: Option<u32>,
+    /// Write the summary as JSON; - is standard output.
+    #[arg(long, value_name = "FILE", value_parser = JsonTarget::parse)]
+    json: Option<JsonTarget>,
+}
+
+fn main() -> ExitCode {
+    init_logging();
+    exit_code::<Options>(run(Options::parse()))
+}
+
+fn run(options: Options) -> Result<bool, Error> {
+    let stop = signal::stop_flag()?;
+    let addr = options.addr()?;
+    let device = SoftDevice::open(SoftConfig {
+        addr,
+        faults: options.faults.config(),
+        pcap: options.pcap.clone(),
+        ..SoftConfig::default()
+    });
+    let device = device.map_err(|source| Error::Device { addr, source })?;
+    let mut fpga = Emulator::bind(options.config(addr), device)?;
+
+    announce(&format!("  QP Number: {:#x}", fpga.qpn().get()));
+    announce(&format!("=== Emulator Ready === control plane at {}", fpga.control_address()));
+    if let Some(seconds) = options.timeout {
+        stop_after(Duration::from_secs(seconds.into()), Arc::clone(&stop));
+    }
+    let summary = fpga.run(&stop);
+
+    let output = Output::new(options.json);
+    output.say(&emulator::for_people(&summary));
+    output.report(&emulator::json(&summary))?;
+    if summary.windows == 0 && summary.refused.is_empty() {
+        return Err(Error::Idle(format!(
+            "no window was played: start the bridge with --remote-qp {:#x}, then hsb-fpga-playback with --hsb-ip {addr}",
+            fpga.qpn().get()
+        )));
+    }
+    Ok(summary.is_success())
+}
+
+fn stop_after(time: Duration, stop: Arc<AtomicBool>) {
+    thread::spawn(move || {
+        thread::sleep(time);
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+impl Options {
+    fn addr(&self) -> Result<Ipv4Addr, Error> {
+        if self.ib_port != 1 {
+            return Err(Error::Options(format!("--ib-port {}: a soft device has port 1 only", self.ib_port)));
+        }
+        let addr = match self.device.split_once(':') {
+            Some(("soft", addr)) => addr.parse().ok(),
+            None if self.device == "soft" => Some(Ipv4Addr::LOCALHOST),
+            _ => None,
+        };
+        addr.ok_or_else(|| {
+            Error::Options(format!(
+                "--device {}: no link of that name; take soft:IP, as in soft:127.0.0.2",
+                self.device
+            ))
+        })
+    }
+
+    fn config(&self, addr: Ipv4Addr) -> Config {
+        Config {
+            control: SocketAddrV4::new(addr, self.port),
+            host_ip: self.bridge_ip,
+            vp_address: self.vp_address,
+            hif_address: self.hif_address,
+            page_size: self.page_size,
+            forward: self.forward,
+            response_timeout: Duration::from_millis(self.response_timeout_ms.into()),
+            ..Config::default()
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The bridge: requests from the wire, through the function table, answers back to the wire.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use roce_core::LocalEndpoint;
+use roce_dispatch::{DispatchCounts, DispatchStats, FunctionTable, RingLoop, UnifiedLoop};
+use roce_transport::{Config, Mode, SpinPolicy, Stats, Transceiver};
+use serde_json::{Map, Value, json};
+
+use crate::Error;
+
+/// How often the waiting thread looks whether it shall end.
+const TICK: Duration = Duration::from_millis(10);
+
+/// A bridge whose queue pair is connected: what the peer sends from now on is not lost.
+#[derive(Debug)]
+pub struct Bridge {
+    transceiver: Transceiver,
+    endpoint: LocalEndpoint,
+    dispatcher: Dispatcher,
+}
+
+/// How the thread runs that calls the functions.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Dispatcher {
+    /// On this CPU alone.
+    pub cpu: Option<usize>,
+    /// How it waits for the next request.
+    pub spin: SpinPolicy,
+}
+
+/// What came of a bridge.
+#[derive(Debug)]
+pub struct BridgeReport {
+    /// Who moved the messages.
+    pub mode: Mode,
+    /// The transport's counters.
+    pub stats: Stats,
+    /// The dispatcher's counters; none in forward mode.
+    pub dispatch: Option<DispatchCounts>,
+    /// What ended it; nothing when it was told to end.
+    pub error: Option<Error>,
+}
+
+impl Bridge {
+    /// Sets the transceiver up and connects it to the peer of its configuration.
+    pub fn connect(config: Config, dispatcher: Dispatcher) -> Result<Self, Error> {
+        let transceiver = Transceiver::new(config);
+        let endpoint = transceiver.start()?;
+        Ok(Self { transceiver, endpoint, dispatcher })
+    }
+
+    /// Our end, for the peer.
+    pub fn endpoint(&self) -> LocalEndpoint {
+        self.endpoint
+    }
+
+    /// The lines by which scripts learn how the bridge is reached.
+    pub fn handshake(&self) -> String {
+        let LocalEndpoint { qpn, rkey, .. } = self.endpoint;
+        // The ring is registered by offset: it begins at 0.
+        format!(
+            "=== Bridge Ready ===\n  QP Number: {:#x}\n  RKey: {}\n  Buffer Addr: {:#x}",
+            qpn.get(),
+            rkey.get(),
+            0
+        )
+    }
+
+    /// Serves `table` until `stop` is set, `deadline` has come, or the transport fails.
+    pub fn run(self, table: FunctionTable, stop: &AtomicBool, deadline: Instant) -> BridgeReport {
+        let mode = self.transceiver.config().mode();
+        let mut dispatch = None;
+        let result = match mode {
+            Mode::Forward => self.monitor_until(stop, deadline, &|| false),
+            Mode::Unified => self.serve_unified(table, stop, deadline, &mut dispatch),
+            _ => self.serve_rings(table, stop, deadline, &mut dispatch),
+        };
+        let stats = self.transceiver.stats();
+        self.transceiver.close();
+        BridgeReport { mode, stats, dispatch: dispatch.map(|d| d.snapshot()), error: result.err() }
+    }
+
+    fn serve_rings(
+        &self,
+        table: FunctionTable,
+        stop: &AtomicBool,
+        deadline: Instant,
+        stats: &mut Option<DispatchStats>,
+    ) -> Result<(), Error> {
+        let ends = self.transceiver.take_ends().ok_or(Error::Taken)?;
+        let mut serving = RingLoop::new(ends.rx, ends.tx, table)?;
+        *stats = Some(serving.stats());
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let dispatcher = scope.spawn(|| {
+                let pinned = self.pin();
+                if pinned.is_ok() {
+                    serving.run(&over, self.dispatcher.spin);
+                }
+                pinned
+            });
+            let monitored = self.monitor_until(stop, deadline, &|| dispatcher.is_finished());
+            over.store(true, Ordering::Relaxed);
+            dispatcher.join().map_err(|_| Error::Panicked)?.and(monitored)
+        })
+    }
+
+    fn serve_unified(
+        &self,
+        table: FunctionTable,
+        stop: &AtomicBool,
+        deadline: Instant,
+        stats: &mut Option<DispatchStats>,
+    ) -> Result<(), Error> {
+        let link = self.transceiver.take_unified().ok_or(Error::Taken)?;
+        let mut serving = UnifiedLoop::new(link, table)?;
+        *stats = Some(serving.stats());
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let dispatcher = scope.spawn(|| {
+                self.pin()?;
+                Ok(serving.run(&over, self.dispatcher.spin)?)
+            });
+            wait_until(stop, deadline, &|| dispatcher.is_finished());
+            over.store(true, Ordering::Relaxed);
+            dispatcher.join().map_err(|_| Error::Panicked)?
+        })
+    }
+
+    /// Runs the transceiver's threads until it is time, or something else has finished.
+    fn monitor_until(
+        &self,
+        stop: &AtomicBool,
+        deadline: Instant,
+        finished: &dyn Fn() -> bool,
+    ) -> Result<(), Error> {
+        thread::scope(|scope| {
+            let monitor = scope.spawn(|| self.transceiver.blocking_monitor());
+            wait_until(stop, deadline, &|| monitor.is_finished() || finished());
+            self.transceiver.close();
+            Ok(monitor.join().map_err(|_| Error::Panicked)??)
+        })
+    }
+
+    fn pin(&self) -> Result<(), Error> {
+        let Some(cpu) = self.dispatcher.cpu else { return Ok(()) };
+        // The kernel's answer counts: a container may hold fewer CPUs, with any numbers.
+        let allowed = core_affinity::get_core_ids().unwrap_or_default();
+        let pinned = allowed.iter().any(|id| id.id == cpu && core_affinity::set_for_current(*id));
+        let allowed = allowed.into_iter().map(|id| id.id).collect();
+        if pinned { Ok(()) } else { Err(roce_transport::Error::Cpu { cpu, allowed }.into()) }
+    }
+}
+
+fn wait_until(stop: &AtomicBool, deadline: Instant, finished: &dyn Fn() -> bool) {
+    while !stop.load(Ordering::Relaxed) && Instant::now() < deadline && !finished() {
+        thread::sleep(TICK);
+    }
+}
+
+impl BridgeReport {
+    /// Names of the modes in reports.
+    pub fn mode_name(&self) -> &'static str {
+        match self.mode {
+            Mode::Forward => "forward",
+            Mode::Unified => "unified",
+            _ => "threads",
+        }
+    }
+
+    /// Name and value of every counter, group by group.
+    fn groups(&self) -> [(&'static str, Vec<(&'static str, u64)>); 3] {
+        let dispatch = self.dispatch.map(|d| {
+            vec![
+                ("requests", d.requests),
+                ("responses", d.responses),
+                ("bad_magic", d.bad_magic),
+                ("unknown_function", d.unknown_function),
+                ("bad_length", d.bad_length),
+                ("handler_errors", d.handler_errors),
+                ("panics", d.panics),
+                ("result_too_large", d.result_too_large),
+                ("no_response", d.no_response),
+                ("overwritten", d.overwritten),
+                ("skipped_holes", d.skipped_holes),
+            ]
+        });
+        [
+            ("stats", self.stats.fields().to_vec()),
+            ("dispatch", dispatch.unwrap_or_default()),
+            ("wire", self.stats.wire.clone()),
+        ]
+    }
+
+    /// The report as JSON.
+    pub fn json(&self) -> Value {
+        let error = self.error.as_ref().map(ToString::to_string);
+        let mut report = json!({ "mode": self.mode_name(), "error": error });
+        for (name, counters) in self.groups() {
+            let counters: Map<_, _> = counters.into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect();
+            report[name] = counters.into();
+        }
+        report
+    }
+
+    /// The transport's and the dispatcher's counters, and of the wire's those that are not 0.
+    pub fn for_people(&self) -> String {
+        let mut text = format!("bridge ({})", self.mode_name());
+        for (name, counters) in self.groups() {
+            let shown = counters.into_iter().filter(|(_, value)| name != "wire" || *value > 0);
+            let shown: Vec<_> = shown.map(|(counter, value)| format!("{counter} {value}")).collect();
+            if !shown.is_empty() {
+                text += &format!("\n  {name}: {}", shown.join(", "));
+            }
+        }
+        text
+    }
+}
