@@ -22,8 +22,10 @@ struct Step {
 }
 
 enum What {
-    /// Commands that must all succeed; tests in their output are counted.
+    /// Commands that must all succeed.
     Commands(Vec<Command>),
+    /// A test harness: it must succeed, and have run something.
+    Tests(Command),
     /// A command that must fail, and say this.
     Fails(Command, &'static str),
     /// Needs something that is not here.
@@ -77,11 +79,11 @@ fn steps() -> Result<Vec<Step>> {
         quick("formatting", formatting()),
         quick("tidy", one(ourselves(&["tidy"])?)),
         quick("lints", lints()),
-        quick("unit and integration tests", one(tests())),
-        quick("doc tests", one(cargo::command(["test", "--doc", "--quiet"]))),
+        quick("unit and integration tests", What::Tests(tests())),
+        quick("doc tests", What::Tests(cargo::command(["test", "--doc", "--quiet"]))),
         slow("documentation", one(documentation())),
-        slow("loom models", one(loom()?)),
-        slow("crates used from outside", What::Commands(vec![ourselves(&["outside"])?])),
+        slow("loom models", What::Tests(loom()?)),
+        slow("crates used from outside", one(ourselves(&["outside"])?)),
     ];
     for (name, flags) in EMULATIONS {
         steps.push(slow(name, one(emulate(flags)?)));
@@ -166,7 +168,16 @@ impl Step {
         let mut tests = Tests::default();
         let state = match self.what {
             What::Missing(why) => State::Skipped(why),
-            What::Commands(commands) => run_all(commands, &mut tests)?,
+            What::Commands(commands) => run_all(commands)?,
+            What::Tests(mut harness) => {
+                let (status, ran) = run_counting(&mut harness)?;
+                tests = ran;
+                match ran {
+                    _ if !status.success() => State::Failed(how(status)),
+                    Tests { passed: 0, .. } => State::Failed("ran no test".to_owned()),
+                    Tests { .. } => State::Passed,
+                }
+            }
             What::Fails(mut command, wanted) => {
                 let (status, said) = run_looking(&mut command, move |line| line.starts_with(wanted))?;
                 if status.code() == Some(1) && said {
@@ -180,9 +191,9 @@ impl Step {
     }
 }
 
-fn run_all(commands: Vec<Command>, tests: &mut Tests) -> Result<State> {
+fn run_all(commands: Vec<Command>) -> Result<State> {
     for mut command in commands {
-        let status = run_counting(&mut command, tests)?;
+        let (status, _) = run_looking(&mut command, |_| false)?;
         if !status.success() {
             return Ok(State::Failed(how(status)));
         }
@@ -190,17 +201,17 @@ fn run_all(commands: Vec<Command>, tests: &mut Tests) -> Result<State> {
     Ok(State::Passed)
 }
 
-/// Adds the tests that the command speaks of.
-fn run_counting(command: &mut Command, tests: &mut Tests) -> Result<ExitStatus> {
-    let counted = Arc::new(Mutex::new(*tests));
+/// Counts the tests that the command speaks of.
+fn run_counting(command: &mut Command) -> Result<(ExitStatus, Tests)> {
+    let counted = Arc::new(Mutex::new(Tests::default()));
     let count = Arc::clone(&counted);
     let look = move |line: &str| {
         count.lock().unwrap_or_else(PoisonError::into_inner).add(line);
         false
     };
     let (status, _) = run_looking(command, look)?;
-    *tests = *counted.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(status)
+    let tests = *counted.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok((status, tests))
 }
 
 /// Shows what the command says. Did `look` find its line?
@@ -230,9 +241,9 @@ impl Tests {
         if !summary.starts_with("test result: ") && !summary.starts_with("Summary [") {
             return;
         }
-        self.passed += before(summary, "passed").unwrap_or(0);
-        let broken = ["failed", "timed out", "exec failed"].map(|word| before(summary, word).unwrap_or(0));
-        self.failed += broken[0].max(broken[2]) + broken[1];
+        let count = |word| before(summary, word).unwrap_or(0);
+        self.passed += count("passed");
+        self.failed += ["failed", "timed out", "exec failed"].map(count).iter().sum::<u64>();
     }
 }
 
@@ -368,7 +379,11 @@ mod tests {
         assert!(matches!(fails("echo RESULT; exit 1"), State::Passed));
         assert!(matches!(fails("echo RESULT"), State::Failed(_)));
         assert!(matches!(fails("exit 1"), State::Failed(_)));
-        let said = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'";
-        assert_eq!(step(What::Commands(vec![shell(said)])).run().unwrap().tests.passed, 2);
+        let tests = |script| step(What::Tests(shell(script))).run().unwrap();
+        let two = tests("echo 'test result: ok. 2 passed; 0 failed; 0 ignored'");
+        assert!(matches!(two.state, State::Passed) && two.tests.passed == 2);
+        let none = tests("echo 'test result: ok. 0 passed; 0 failed; 0 ignored'");
+        assert!(matches!(none.state, State::Failed(why) if why == "ran no test"));
+        assert!(matches!(tests("exit 101").state, State::Failed(why) if why == "exit code 101"));
     }
 }

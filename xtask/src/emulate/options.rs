@@ -21,7 +21,7 @@ checks every answer. Exit code: 0 all right, 1 not, 2 bad options. Numbers are d
                              only one of the two
   --num-messages N           messages of the increment workload (100)
   --payload-size BYTES       their payload (8)
-  --page-size BYTES          a slot of the bridge's rings (384)
+  --page-size BYTES          a slot of the bridge's rings, a multiple of 128 (384)
   --num-pages N              slots of each ring, a power of two (128)
   --timeout SECONDS          for the whole run, the build apart (120)
   --no-verify                do not look into the answers
@@ -38,6 +38,10 @@ checks every answer. Exit code: 0 all right, 1 not, 2 bad options. Numbers are d
 
 /// The RPC header before each payload, bytes.
 const HEADER: u32 = 24;
+/// The FPGA sends whole beats of so many bytes.
+const BEAT: u64 = 64;
+/// The FPGA counts page sizes in units of so many bytes.
+const PAGE_UNIT: u32 = 128;
 
 /// What carries the packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,11 +217,16 @@ impl Options {
         if !num_pages.is_power_of_two() {
             return Err(format!("--num-pages {num_pages} is no power of two; take 64 or 128"));
         }
-        let frame = u64::from(HEADER) + u64::from(payload_size);
+        if page_size == 0 || !page_size.is_multiple_of(PAGE_UNIT) {
+            return Err(format!(
+                "--page-size {page_size} is no multiple of {PAGE_UNIT} bytes, the FPGA's unit"
+            ));
+        }
+        let frame = (u64::from(HEADER) + u64::from(payload_size)).next_multiple_of(BEAT);
         if frame > u64::from(page_size) {
             return Err(format!(
                 "--page-size {page_size} is smaller than a frame: {HEADER} bytes of header and {payload_size} of \
-                 payload make {frame}"
+                 payload make {frame} in whole beats of {BEAT}"
             ));
         }
         if self.bridge_ip == self.emulator_ip {
@@ -265,11 +274,11 @@ fn json(value: String) -> Json {
 /// Decimal or 0x hex, within `T`.
 fn number<T: TryFrom<u64>>(name: &str, value: &str) -> Result<T, String> {
     let hex = value.strip_prefix("0x").or_else(|| value.strip_prefix("0X"));
-    let parsed = match hex {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => value.parse(),
-    };
-    let fits = parsed.ok().and_then(|wide| T::try_from(wide).ok());
+    let (digits, radix) = hex.map_or((value, 10), |digits| (digits, 16));
+    // from_str_radix takes a sign, which is no digit.
+    let all_digits = digits.chars().all(|c| c.is_digit(radix));
+    let wide = if all_digits { u64::from_str_radix(digits, radix).ok() } else { None };
+    let fits = wide.and_then(|wide| T::try_from(wide).ok());
     fits.ok_or_else(|| format!("--{name} {value}: not a number (decimal or 0x hex) in range"))
 }
 
@@ -345,11 +354,15 @@ mod tests {
             ("--num-messages", "num-messages"),
             ("--num-messages ten", "--num-messages ten"),
             ("--num-messages 0x", "--num-messages 0x"),
+            ("--num-messages +1", "--num-messages +1"),
+            ("--num-messages 0x-1", "--num-messages 0x-1"),
             ("--num-messages 4294967296", "4294967296"),
             ("--num-messages 0", "at least 1"),
             ("--num-pages 100", "no power of two"),
             ("--num-pages 0", "no power of two"),
-            ("--payload-size 361", "make 385"),
+            ("--payload-size 361", "make 448"),
+            ("--page-size 200", "multiple of 128"),
+            ("--page-size 0", "multiple of 128"),
             ("--payload-size 0xffffffff", "smaller than a frame"),
             ("--bridge-ip 127.0.0", "--bridge-ip 127.0.0"),
             ("--bridge-ip 127.0.0.2", "address of its own"),

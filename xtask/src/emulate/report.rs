@@ -68,13 +68,14 @@ impl Report {
         self.0["verdict"] == "PASS"
     }
 
-    /// The line that scripts look for.
+    /// The line that scripts look for: what went wrong first, and losses where nothing else did.
     pub(super) fn result_line(&self) -> String {
-        let lost = self.0["lost"].as_u64().unwrap_or(0);
-        match self.reasons().next() {
-            None => "RESULT: PASS".to_owned(),
-            Some(_) if lost > 0 => format!("RESULT: FAIL (lost {lost})"),
+        let is_loss =
+            |reason: &&str| reason.split_once(": ").is_some_and(|(_, why)| why.starts_with("lost "));
+        match self.reasons().find(|reason| !is_loss(reason)) {
             Some(reason) => format!("RESULT: FAIL ({})", reason.lines().next().unwrap_or_default()),
+            None if self.passed() => "RESULT: PASS".to_owned(),
+            None => format!("RESULT: FAIL (lost {})", self.0["lost"]),
         }
     }
 
@@ -249,6 +250,16 @@ mod tests {
         assert_eq!(report.result_line(), "RESULT: FAIL (lost 3)");
         assert_eq!(report.json()["lost_ids"], json!([7, 41, 99]));
         assert!(report.for_people().contains("lost of increment: 7 41 99\n"), "{}", report.for_people());
+    }
+
+    #[test]
+    fn a_loss_does_not_hide_what_caused_it() {
+        let mut run = good("increment", 100);
+        run["lost"] = 100.into();
+        run["verdict"] = "FAIL".into();
+        run["reasons"] = json!(["lost 100", "the control plane is silent"]);
+        let report = report(vec![run, surface()]);
+        assert_eq!(report.result_line(), "RESULT: FAIL (increment: the control plane is silent)");
     }
 
     #[test]

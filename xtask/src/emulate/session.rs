@@ -27,6 +27,8 @@ use crate::process::{Process, Stderr, Stream, how};
 const HANDSHAKE: Duration = Duration::from_secs(20);
 /// How long a process may take to end by itself once asked.
 const GRACE: Duration = Duration::from_secs(5);
+/// How much longer than the run the playback tool may take to say that its time is over.
+const OVERTIME: Duration = Duration::from_secs(3);
 /// How long between two looks at the processes.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Lines of a failed process that are shown.
@@ -92,8 +94,9 @@ impl<'a> Session<'a> {
     fn play_one(&mut self, workload: Workload, end: &BridgeEnd) -> Result<Value> {
         let name = workload.name();
         let report = self.scratch.file(name);
-        let args = tools::playback(self.options, workload, self.code, end, &report);
         let started = Instant::now();
+        let seconds = self.deadline.saturating_duration_since(started).as_secs().max(1);
+        let args = tools::playback(self.options, workload, self.code, end, seconds, &report);
         self.say.line(&format!("playback: {name} ..."));
         let mut playback = Tool::start("playback tool", &self.programs.playback, &args, self.noise())?;
         let status = loop {
@@ -106,7 +109,7 @@ impl<'a> Session<'a> {
                     bail!("the {} ended ({}) in mid-run{}", peer.name, how(status), peer.last_words());
                 }
             }
-            if Instant::now() >= self.deadline {
+            if Instant::now() >= self.deadline + OVERTIME {
                 bail!(
                     "{name} was not finished after {} s; take fewer messages or a longer --timeout{}",
                     self.options.timeout.as_secs(),

@@ -107,6 +107,7 @@ pub(super) fn playback(
     workload: Workload,
     code: &SurfaceCode,
     end: &BridgeEnd,
+    seconds: u64,
     report: &Path,
 ) -> Vec<OsString> {
     let mut args = Args::default();
@@ -118,7 +119,7 @@ pub(super) fn playback(
         .value("--bridge-buffer", format!("{:#x}", end.buffer))
         .value("--num-pages", options.num_pages.to_string())
         .value("--page-size", options.page_size.to_string())
-        .value("--timeout", options.timeout.as_secs().to_string())
+        .value("--timeout", seconds.to_string())
         .value("--json", report)
         .flag("--emulator", true)
         .flag("--forward", options.mode == Mode::Forward)
@@ -193,11 +194,11 @@ mod tests {
         let common = "--hsb-ip 127.0.0.2 --control-port 8193 --bridge-ip 127.0.0.1 --bridge-qp 0xab --bridge-rkey 7 \
                       --bridge-buffer 0x0 --num-pages 128 --page-size 384 --timeout 120 --json r --emulator";
         assert_eq!(
-            line(&playback(&options, Workload::Increment, &code(), &end, Path::new("r"))),
+            line(&playback(&options, Workload::Increment, &code(), &end, 120, Path::new("r"))),
             format!("{common} --num-messages 100 --payload-size 8")
         );
         assert_eq!(
-            line(&playback(&options, Workload::SurfaceCode, &code(), &end, Path::new("r"))),
+            line(&playback(&options, Workload::SurfaceCode, &code(), &end, 120, Path::new("r"))),
             format!("{common} --dem d --dets e --obs o")
         );
     }
