@@ -119,7 +119,7 @@ fn is_gone(pid: i32) -> bool {
 
 fn report(lost: u32, verdict: &str) -> String {
     let answered = 4 - lost;
-    let reasons = if lost > 0 { r#"["some were lost"]"# } else { "[]" };
+    let reasons = if lost > 0 { format!(r#"["lost {lost}"]"#) } else { "[]".to_owned() };
     format!(
         r#"echo '{{"messages": 4, "responses": {answered}, "matched": {answered}, "payload_errors": 0, "header_errors": 0,
         "lost": {lost}, "lost_ids": [], "verdict": "{verdict}", "reasons": {reasons}}}' > "$report""#
