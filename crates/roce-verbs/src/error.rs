@@ -155,7 +155,7 @@ pub enum VerbsError {
         source: io::Error,
     },
     /// A region cannot be registered.
-    #[error("{verb} of the {region} region ({len} bytes) on {device} failed: {source}{}", memlock_cure(.source, *.memlock))]
+    #[error("{verb} of the {region} region ({len} bytes) on {device} failed: {source}{}", registration_cure(.source, *.memlock))]
     RegisterMr {
         /// The call.
         verb: &'static str,
@@ -212,7 +212,7 @@ pub enum VerbsError {
         source: io::Error,
     },
     /// A queue pair cannot reach its peer.
-    #[error("{0}")]
+    #[error(transparent)]
     ReadyToReceive(Box<RtrError>),
     /// No one host has that address.
     #[error("the peer's address {peer} is not that of one host; give the peer's own IPv4 address")]
@@ -285,6 +285,12 @@ impl fmt::Display for RtrError {
     }
 }
 
+impl std::error::Error for RtrError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
 fn list_of_devices(known: &[String]) -> String {
     if known.is_empty() {
         return "this machine has none: load the driver of its card (such as mlx5_ib), or make a soft-RoCE \
@@ -318,8 +324,9 @@ fn gid_cure(wanted: Option<Ipv4Addr>) -> &'static str {
     }
 }
 
-/// ENOMEM from a registration mostly means the limit on locked memory.
-fn memlock_cure(source: &io::Error, memlock: Option<u64>) -> String {
+/// ENOMEM from a registration mostly means the limit on locked memory, and EINVAL that the address in the page is
+/// not that of the address 0, which the RX region gets.
+fn registration_cure(source: &io::Error, memlock: Option<u64>) -> String {
     match (source.raw_os_error(), memlock) {
         (Some(libc::ENOMEM), Some(limit)) => format!(
             "; registered memory is locked, and RLIMIT_MEMLOCK is {limit} bytes here: raise it (`ulimit -l \
@@ -327,6 +334,9 @@ fn memlock_cure(source: &io::Error, memlock: Option<u64>) -> String {
         ),
         (Some(libc::ENOMEM), None) => {
             "; RLIMIT_MEMLOCK is unlimited here, so the machine or the device is out of memory".to_owned()
+        }
+        (Some(libc::EINVAL), _) => {
+            "; a region must hold a byte, and begin on the boundary of a page".to_owned()
         }
         (Some(libc::EFAULT), _) => "; the region is not mapped writable".to_owned(),
         _ => String::new(),
@@ -372,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn enomem_explains_the_limit() {
+    fn a_refused_registration_explains_itself() {
         let error = |errno, memlock| VerbsError::RegisterMr {
             verb: "ibv_reg_mr",
             region: "TX",
@@ -387,6 +397,7 @@ mod tests {
             &["ibv_reg_mr", "TX", "1048576", "mlx5_0", "RLIMIT_MEMLOCK is 65536", "ulimit -l"],
         );
         assert_says(&error(libc::ENOMEM, None), &["unlimited"]);
+        assert_says(&error(libc::EINVAL, None), &["boundary of a page"]);
         assert!(!error(libc::EPERM, Some(65536)).to_string().contains("MEMLOCK"));
     }
 

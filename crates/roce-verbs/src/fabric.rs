@@ -15,7 +15,7 @@ use crate::error::VerbsError;
 use crate::events::Fault;
 use crate::mr::Mr;
 use crate::pd::Pd;
-use crate::qp::{Depths, Init, Qp, Resources, Route, Rts};
+use crate::qp::{Depths, Init, Qp, Resources, Route, Rtr, Rts};
 use crate::recv::VerbsRecv;
 use crate::send::VerbsSend;
 use crate::stats::VerbsStats;
@@ -44,6 +44,8 @@ impl VerbsConfig {
 }
 
 /// A port of an RDMA device.
+///
+/// The regions of its queue pairs must begin on the boundary of a page.
 #[derive(Debug)]
 pub struct VerbsDevice {
     context: Arc<Context>,
@@ -167,19 +169,22 @@ impl VerbsQp {
         };
         Ok((route, local.gid))
     }
+}
 
-    /// Posts again what a reset has thrown away.
-    fn post_again(&mut self) -> Result<(), VerbsError> {
-        self.recv.forget_posted();
-        for wr in &self.posted {
-            self.recv.post_recv(*wr).map_err(|e| VerbsError::PostRecv {
-                at: self.qp.handle().at(),
-                qpn: self.qp.handle().qpn(),
-                source: std::io::Error::other(e),
-            })?;
-        }
-        Ok(())
-    }
+/// Takes a queue pair that cannot send back to INIT, and posts again what the reset throws away. Where that fails
+/// the queue pair is broken, and whatever is tried with it next fails as well.
+fn start_again(rtr: Qp<Rtr>, recv: &mut VerbsRecv, posted: &[RecvWr]) -> (Qp<Init>, Result<(), VerbsError>) {
+    let qp = match rtr.start_again() {
+        Ok(qp) => qp,
+        Err(refused) => return (refused.0, Err(refused.1)),
+    };
+    recv.forget_posted();
+    let again = posted.iter().try_for_each(|wr| recv.post_recv(*wr)).map_err(|e| VerbsError::PostRecv {
+        at: qp.handle().at(),
+        qpn: qp.handle().qpn(),
+        source: std::io::Error::other(e),
+    });
+    (qp, again)
 }
 
 impl UcQp for VerbsQp {
@@ -214,7 +219,7 @@ impl UcQp for VerbsQp {
     }
 
     /// Waits up to some seconds for a neighbour that does not answer.
-    fn connect(self, peer: &PeerEndpoint) -> Result<(VerbsSend, VerbsRecv), ConnectError<Self>> {
+    fn connect(mut self, peer: &PeerEndpoint) -> Result<(VerbsSend, VerbsRecv), ConnectError<Self>> {
         let (route, gid) = match self.route_to(peer) {
             Ok(route) => route,
             Err(error) => return Err(ConnectError { qp: self, error }),
@@ -227,19 +232,11 @@ impl UcQp for VerbsQp {
             }
         };
         match rtr.ready_to_send() {
-            Ok(rts) => {
-                let send = sending_half(&rts, self.depths, &self.stats);
-                Ok((send, self.recv))
-            }
+            Ok(rts) => Ok((sending_half(&rts, self.depths, &self.stats), self.recv)),
             Err(refused) => {
                 let (rtr, error) = *refused;
-                let (qp, restarted) = match rtr.start_again() {
-                    Ok(qp) => (qp, Ok(())),
-                    Err(refused) => (refused.0, Err(refused.1)),
-                };
-                let mut qp = Self { qp, ..self };
-                let error = restarted.and_then(|()| qp.post_again()).err().unwrap_or(error);
-                Err(ConnectError { qp, error })
+                let (qp, again) = start_again(rtr, &mut self.recv, &self.posted);
+                Err(ConnectError { qp: Self { qp, ..self }, error: again.err().unwrap_or(error) })
             }
         }
     }
@@ -248,4 +245,48 @@ impl UcQp for VerbsQp {
 /// Only a queue pair in RTS has one.
 fn sending_half(qp: &Qp<Rts>, depths: Depths, stats: &Arc<VerbsStats>) -> VerbsSend {
     VerbsSend::new(qp.handle(), depths.send, depths.inline, stats)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::tests::Block;
+    use roce_core::{RecvCompletion, RegionId, SendWr, Sge, UcSend, Verb};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    /// A queue pair that came as far as RTR, and no further, still has its receives when it is back in INIT.
+    #[test]
+    #[ignore = "needs ROCE_TEST_DEVICE"]
+    fn a_queue_pair_that_starts_again_keeps_its_receives() {
+        let name =
+            std::env::var("ROCE_TEST_DEVICE").expect("ROCE_TEST_DEVICE is not set: name an RDMA device");
+        let device = VerbsDevice::open(VerbsConfig::new(name)).expect("opened");
+        let (rx, tx) = (Block::region(), Block::region());
+        let attr = QpAttr { rx, tx, send_depth: 4, recv_depth: 4, mtu: None };
+        let mut qp = device.create_qp(&attr).expect("a queue pair");
+        for id in 0..4 {
+            qp.post_recv(RecvWr { id, offset: 0, len: 64 }).expect("room");
+        }
+        let itself = PeerEndpoint { qpn: qp.qpn(), rkey: None, ip: qp.local_ip() };
+        let (route, gid) = qp.route_to(&itself).expect("a route");
+        let rtr = qp.qp.ready_to_receive(&route, gid, itself.ip).map_err(|e| e.1).expect("RTR");
+        let (init, again) = start_again(rtr, &mut qp.recv, &qp.posted);
+        again.expect("posted again");
+        let qp = VerbsQp { qp: init, ..qp };
+
+        let (mut send, mut recv) = qp.connect(&itself).map_err(|e| e.error).expect("connected");
+        let mut out = [RecvCompletion::EMPTY; 1];
+        for id in 0..4 {
+            let sge = Sge { region: RegionId::Tx, offset: 64, len: 8 };
+            send.stage(&SendWr { sge, verb: Verb::Send { imm: Some(id) } }).expect("room");
+            send.flush().expect("posted");
+            let start = Instant::now();
+            while recv.poll(&mut out).expect("a good queue") == 0 {
+                assert!(start.elapsed() < Duration::from_secs(20), "nothing came");
+                thread::yield_now();
+            }
+            assert_eq!((out[0].id, out[0].result.map(|r| r.imm)), (id, Ok(Some(id))));
+        }
+    }
 }

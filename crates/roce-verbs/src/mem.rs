@@ -106,19 +106,22 @@ pub(crate) mod tests {
     use super::*;
     use std::cell::UnsafeCell;
 
-    /// 256 bytes, each its own index.
-    pub(crate) struct Block(Box<UnsafeCell<[u8; 256]>>);
+    /// 256 bytes, each its own index, at the start of a page.
+    pub(crate) struct Block(Box<Page>);
+
+    #[repr(align(4096))]
+    struct Page(UnsafeCell<[u8; 256]>);
 
     impl Block {
         pub(crate) fn region() -> Arc<dyn DmaRegion> {
-            Arc::new(Self(Box::new(UnsafeCell::new(std::array::from_fn(|i| i.to_le_bytes()[0])))))
+            Arc::new(Self(Box::new(Page(UnsafeCell::new(std::array::from_fn(|i| i.to_le_bytes()[0]))))))
         }
     }
 
     // SAFETY: the box keeps its bytes in place until the value is dropped.
     unsafe impl DmaRegion for Block {
         fn base(&self) -> NonNull<u8> {
-            NonNull::new(self.0.get()).expect("a box is not null").cast()
+            NonNull::new(self.0.0.get()).expect("a box is not null").cast()
         }
         fn len(&self) -> usize {
             256

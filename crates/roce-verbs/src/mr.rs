@@ -29,7 +29,7 @@ unsafe impl Sync for Mr {}
 
 impl Mr {
     /// For receiving: a peer with the rkey may write it, and its first byte has the address 0 for the peer and
-    /// in our own work requests.
+    /// in our own work requests. The region must begin on the boundary of a page: a device maps whole pages.
     pub(crate) fn register_rx(pd: &Arc<Pd>, region: &Arc<dyn DmaRegion>) -> Result<Self, VerbsError> {
         // SAFETY: a live domain; the region's bytes stay allocated and writable while `Mr` holds it, which it
         // does until the device has given them back. Nobody has references to them.

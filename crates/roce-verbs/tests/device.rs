@@ -4,6 +4,7 @@
 //! `ROCE_TEST_DEVICE` these tests fail: they never pass for want of a device.
 
 use std::cell::UnsafeCell;
+use std::io::{Read, Seek};
 use std::net::Ipv4Addr;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -149,6 +150,16 @@ impl End {
         }
         None
     }
+}
+
+/// What is logged on this thread meanwhile.
+fn logged(what: impl FnOnce()) -> String {
+    let file = Arc::new(tempfile::tempfile().expect("a file"));
+    let subscriber = tracing_subscriber::fmt().with_writer(Arc::clone(&file)).with_ansi(false).finish();
+    tracing::subscriber::with_default(subscriber, what);
+    let mut text = String::new();
+    (&*file).rewind().and_then(|()| (&*file).read_to_string(&mut text)).expect("read back");
+    text
 }
 
 fn wr(region: RegionId, offset: u64, len: usize, verb: Verb) -> SendWr {
@@ -318,17 +329,22 @@ fn nothing_is_posted_inline_where_nobody_wants_it() {
     assert_eq!(b.rx.read(0, 24), pattern(24, 9));
 }
 
-/// Far beyond what any device does: the limit falls to what it can.
+/// Far beyond what any device does: the limit falls to what it can, and one line says so.
 #[test]
 #[ignore = "needs ROCE_TEST_DEVICE"]
 fn an_inline_limit_beyond_the_device_falls_back() {
-    let device = VerbsDevice::open(VerbsConfig { max_inline: Some(60_000), ..config() }).expect("opened");
-    let (mut a, mut b) = pair(&device);
-    b.recv.post_recv(RecvWr { id: 0, offset: 0, len: 4096 }).expect("room");
-    a.tx.write(0, &pattern(2000, 9));
-    a.post(&wr(RegionId::Tx, 0, 2000, Verb::Send { imm: None }));
-    assert!(b.next().result.is_ok());
-    assert_eq!(b.rx.read(0, 2000), pattern(2000, 9));
+    let log = logged(|| {
+        let device = VerbsDevice::open(VerbsConfig { max_inline: Some(60_000), ..config() }).expect("opened");
+        for _ in 0..2 {
+            let (mut a, mut b) = pair(&device);
+            b.recv.post_recv(RecvWr { id: 0, offset: 0, len: 4096 }).expect("room");
+            a.tx.write(0, &pattern(2000, 9));
+            a.post(&wr(RegionId::Tx, 0, 2000, Verb::Send { imm: None }));
+            assert!(b.next().result.is_ok());
+            assert_eq!(b.rx.read(0, 2000), pattern(2000, 9));
+        }
+    });
+    assert_eq!(log.matches("asked=60000 given=").count(), 1, "{log}");
 }
 
 #[test]
@@ -544,24 +560,52 @@ fn counters_count() {
     assert_eq!(value("tx_posted"), Some(1), "readable when the queue pair is gone");
 }
 
+/// Each object is destroyed before what it was made in: libibverbs refuses, and we log, any other order.
 #[test]
 #[ignore = "needs ROCE_TEST_DEVICE"]
 fn a_hundred_times_open_and_close_leaves_nothing() {
     let open_files = || std::fs::read_dir("/proc/self/fd").expect("listed").count();
     let region = Region::new(0);
     let mut first = None;
-    for round in 0..100 {
-        let (mut a, mut b) = pair(&open());
-        b.recv.post_recv(RecvWr { id: 0, offset: 0, len: 64 }).expect("room");
-        a.post(&wr(RegionId::Tx, 0, 8, Verb::Send { imm: Some(round) }));
-        assert_eq!(b.next().result.map(|r| r.imm), Ok(Some(round)));
-        let unconnected = open().create_qp(&attr(&region, &region)).expect("a queue pair");
-        drop((unconnected, a, b));
-        first = first.or_else(|| Some(open_files()));
-    }
+    let log = logged(|| {
+        for round in 0..100 {
+            let (mut a, mut b) = pair(&open());
+            b.recv.post_recv(RecvWr { id: 0, offset: 0, len: 64 }).expect("room");
+            a.post(&wr(RegionId::Tx, 0, 8, Verb::Send { imm: Some(round) }));
+            assert_eq!(b.next().result.map(|r| r.imm), Ok(Some(round)));
+            let unconnected = open().create_qp(&attr(&region, &region)).expect("a queue pair");
+            drop((unconnected, a, b));
+            first = first.or_else(|| Some(open_files()));
+        }
+    });
+    assert_eq!(log, "", "a tear-down was refused");
     assert_eq!(Arc::strong_count(&region), 1, "every registration gave the region back");
     // Other tests of this program may have some open at the same time; 100 rounds would leave hundreds.
     assert!(open_files() < first.expect("a round") + 50, "files are left open");
+}
+
+/// The last bytes of a region, as a region of their own.
+struct Tail(Arc<Region>);
+
+// SAFETY: the region keeps the bytes in place until it is dropped.
+unsafe impl DmaRegion for Tail {
+    fn base(&self) -> NonNull<u8> {
+        // SAFETY: 64 is inside the region.
+        unsafe { self.0.base().add(64) }
+    }
+    fn len(&self) -> usize {
+        REGION - 64
+    }
+}
+
+#[test]
+#[ignore = "needs ROCE_TEST_DEVICE"]
+fn an_rx_region_off_the_page_boundary_is_refused_in_words() {
+    let region = Region::new(0);
+    let attr = QpAttr { rx: Arc::new(Tail(Arc::clone(&region))), ..attr(&region, &region) };
+    let error = open().create_qp(&attr).expect_err("the address 0 has another place in its page");
+    assert!(matches!(error, VerbsError::RegisterMr { region: "RX", .. }), "{error}");
+    assert!(error.to_string().contains("boundary of a page"), "{error}");
 }
 
 /// What was made before the refusal is given back, the regions' registrations first of all.

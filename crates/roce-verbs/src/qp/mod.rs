@@ -7,4 +7,4 @@ mod state;
 
 pub(crate) use attr::Route;
 pub(crate) use handle::{Depths, QpHandle, Resources};
-pub(crate) use state::{Init, Qp, Rts};
+pub(crate) use state::{Init, Qp, Rtr, Rts};

@@ -103,8 +103,7 @@ impl Qp<Rtr> {
         self.to(attr::ready_to_send())
     }
 
-    /// Starts again, without receives. Where even that fails the queue pair is broken, and whatever is tried
-    /// with it next fails as well.
+    /// To INIT by way of RESET, without receives.
     pub(crate) fn start_again(self) -> Result<Qp<Init>, Refused<Init>> {
         match self.to::<Reset>(attr::reset()) {
             Ok(reset) => reset.init().map_err(|refused| broken(*refused)),
