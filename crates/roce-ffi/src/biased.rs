@@ -175,6 +175,7 @@ fn wait(looks: &mut u32) {
 
 /// Never 0, and no other living thread's. A dead one's number may come again, which then stands for both.
 #[inline]
+#[allow(clippy::cast_possible_truncation)] // a pthread_t has the bits of a pointer
 fn this_thread() -> usize {
     // SAFETY: has no preconditions. It is cheaper than a thread-local variable of a shared library.
     let id = unsafe { libc::pthread_self() };

@@ -1,0 +1,159 @@
+//! A queue pair without a wire: what one end stages, the other polls. Never inlined, so that callgrind tells its
+//! instructions from those of the library.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use roce_core::{
+    CompletionError, ConnectError, Device, Mtu, PeerEndpoint, PostError, QpAttr, Qpn, Received,
+    RecvCompletion, RecvKind, RecvWr, Rkey, SendWr, UcQp, UcRecv, UcSend, Verb, WireStats,
+};
+
+const DEPTH: usize = 64;
+const IS_WRITE: u64 = 1 << 63;
+
+/// One direction: the immediates of the messages under way.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    messages: [AtomicU64; DEPTH],
+    sent: AtomicU64,
+}
+
+impl Wire {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { messages: [const { AtomicU64::new(0) }; DEPTH], sent: AtomicU64::new(0) })
+    }
+
+    fn message(&self, n: u64) -> &AtomicU64 {
+        &self.messages[n as usize % DEPTH]
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct StubDevice {
+    pub(crate) out: Arc<Wire>,
+    pub(crate) back: Arc<Wire>,
+}
+
+#[derive(Debug)]
+pub(crate) struct StubQp {
+    out: Arc<Wire>,
+    recv: StubRecv,
+}
+
+#[derive(Debug)]
+pub(crate) struct StubSend {
+    out: Arc<Wire>,
+    staged: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct StubRecv {
+    back: Arc<Wire>,
+    taken: u64,
+    posted: VecDeque<u32>,
+}
+
+struct NoStats;
+
+impl WireStats for NoStats {
+    fn snapshot(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+impl Device for StubDevice {
+    type Qp = StubQp;
+    type Error = Infallible;
+
+    fn create_qp(&self, attr: &QpAttr) -> Result<StubQp, Infallible> {
+        let posted = VecDeque::with_capacity(attr.recv_depth as usize + 1);
+        let recv = StubRecv { back: Arc::clone(&self.back), taken: 0, posted };
+        Ok(StubQp { out: Arc::clone(&self.out), recv })
+    }
+}
+
+impl UcQp for StubQp {
+    type Send = StubSend;
+    type Recv = StubRecv;
+    type Error = Infallible;
+
+    fn qpn(&self) -> Qpn {
+        Qpn::from_low_bits(1)
+    }
+
+    fn rkey(&self) -> Rkey {
+        Rkey::new(1)
+    }
+
+    fn local_ip(&self) -> Ipv4Addr {
+        Ipv4Addr::LOCALHOST
+    }
+
+    fn path_mtu(&self) -> Mtu {
+        Mtu::B4096
+    }
+
+    fn wire_stats(&self) -> Arc<dyn WireStats> {
+        Arc::new(NoStats)
+    }
+
+    fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError> {
+        self.recv.post_recv(wr)
+    }
+
+    fn connect(self, _: &PeerEndpoint) -> Result<(StubSend, StubRecv), ConnectError<Self>> {
+        Ok((StubSend { out: self.out, staged: 0 }, self.recv))
+    }
+}
+
+impl UcSend for StubSend {
+    #[inline(never)]
+    fn stage(&mut self, wr: &SendWr) -> Result<(), PostError> {
+        let message = match wr.verb {
+            Verb::Send { .. } => 0,
+            Verb::Write { imm, .. } => IS_WRITE | u64::from(imm.unwrap_or_default()),
+        };
+        self.out.message(self.staged).store(message, Ordering::Relaxed);
+        self.staged += 1;
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn flush(&mut self) -> Result<usize, PostError> {
+        self.out.sent.store(self.staged, Ordering::Release);
+        Ok(0)
+    }
+
+    #[inline(never)]
+    fn reap(&mut self) -> Result<(), CompletionError> {
+        Ok(())
+    }
+}
+
+impl UcRecv for StubRecv {
+    #[inline(never)]
+    fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError> {
+        self.posted.push_back(wr.id);
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn poll(&mut self, out: &mut [RecvCompletion]) -> Result<usize, CompletionError> {
+        if self.taken == self.back.sent.load(Ordering::Acquire) {
+            return Ok(0);
+        }
+        let message = self.back.message(self.taken).load(Ordering::Relaxed);
+        self.taken += 1;
+        let id = self.posted.pop_front().expect("a receive for each message");
+        let received = match message & IS_WRITE {
+            0 => Received { kind: RecvKind::Send, len: 64, imm: None },
+            _ => Received { kind: RecvKind::WriteWithImm, len: 64, imm: Some(message as u32) },
+        };
+        out[0] = RecvCompletion { id, result: Ok(received) };
+        Ok(1)
+    }
+}

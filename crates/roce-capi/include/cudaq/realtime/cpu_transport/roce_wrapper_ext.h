@@ -1,0 +1,85 @@
+/*
+ * Additions to roce_wrapper.h: why a call was refused, counters, options and the state. Programs that know only
+ * roce_wrapper.h need none of it. All functions may be called from any thread.
+ */
+#ifndef CUDAQ_REALTIME_CPU_TRANSPORT_ROCE_WRAPPER_EXT_H
+#define CUDAQ_REALTIME_CPU_TRANSPORT_ROCE_WRAPPER_EXT_H
+
+#include "roce_wrapper.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* How far a transceiver has come. */
+typedef enum cpu_roce_state_t {
+  CPU_ROCE_STATE_CREATED = 0,
+  CPU_ROCE_STATE_SET_UP = 1,
+  CPU_ROCE_STATE_CONNECTED = 2,
+  /* Threads move messages; in unified mode, from the first rx_poll, tx_publish or callback. */
+  CPU_ROCE_STATE_RUNNING = 3,
+  /* Stopped by an error; cpu_roce_last_error says which. */
+  CPU_ROCE_STATE_FAILED = 4,
+  CPU_ROCE_STATE_CLOSED = 5
+} cpu_roce_state_t;
+
+/* Messages since creation. Later versions add members at the end. */
+typedef struct cpu_roce_stats_t {
+  /* Arrived whole. */
+  uint64_t received;
+  /* Handed to the link. */
+  uint64_t sent;
+  /* Never arrived, by the gaps in the slots of WRITEs. */
+  uint64_t lost;
+  /* Overwrote one that was not consumed. */
+  uint64_t overruns;
+  /* Named no slot of the ring. */
+  uint64_t dropped;
+  /* Sends and receives that completed with an error. */
+  uint64_t completion_errors;
+  /* Times that a published slot waited for room in the send queue. */
+  uint64_t tx_stalls;
+} cpu_roce_stats_t;
+
+/*
+ * The text of the last refusal of this handle, or, for NULL, of the last create by this thread that was refused. "" when
+ * nothing was. Never NULL. Valid until this thread calls it again.
+ */
+const char *cpu_roce_last_error(cpu_roce_transceiver_t handle);
+
+/*
+ * The counters, also while running and after close. out_size is sizeof(cpu_roce_stats_t): a program gets the members that
+ * it was compiled with, and 0 in those that the library does not know. 0 for NULL and for less than one member.
+ */
+int cpu_roce_get_stats(cpu_roce_transceiver_t handle, cpu_roce_stats_t *out, size_t out_size);
+
+/*
+ * Before setup. 0 for a key or a value that does not exist; the refusal lists those that do.
+ *
+ *   mtu          256, 512, 1024, 2048 or 4096   payload bytes per packet; by default the most that the link carries
+ *   rx_cpu       a CPU's number                 pins the RX (or forward) thread
+ *   tx_cpu       a CPU's number                 pins the TX thread
+ *   rt_priority  1 to 99                        runs the threads under SCHED_FIFO
+ *   immediate    auto                           where a WRITE's immediate has the slot: the low 12 bits for rings of at
+ *                                               most 4096 pages, else all (default)
+ *                slot                           in all 32 bits
+ *                hsb, hsb-2510                  in the low 12 bits (FPGAs of HSB IP 0x2603 and later), 8 bits (before)
+ *                ignore                         nowhere: slots are taken in strict order
+ *   overrun      wait                           when a message overwrites one not consumed: receive nothing more until
+ *                                               the slot is given back (default)
+ *                drop                           go on
+ *                fail                           stop with an error
+ *   hugepages    on or off                      the rings' memory from the pool of huge pages
+ *   mlock        try, on or off                 lock the rings into RAM: a refusal is told (try, default), or fails setup
+ *   faults       as in drop=0.02,seed=7         faults of what a soft device sends, to test with
+ */
+int cpu_roce_set_option(cpu_roce_transceiver_t handle, const char *key, const char *value);
+
+/* A cpu_roce_state_t; -1 for what is no handle. */
+int cpu_roce_get_state(cpu_roce_transceiver_t handle);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,80 @@
+//! A transceiver on whatever link, and its end for one thread.
+
+use std::sync::Arc;
+
+use roce_core::{Device, LocalEndpoint, PeerEndpoint, UcQp};
+use roce_ring::Ring;
+use roce_transport::{Error, State, Stats, Transceiver, Unified};
+
+/// [`Transceiver`], without its link in the type.
+pub(crate) trait Engine: Send + Sync {
+    fn setup(&self) -> Result<LocalEndpoint, Error>;
+    fn connect(&self, peer: &PeerEndpoint) -> Result<(), Error>;
+    fn blocking_monitor(&self) -> Result<(), Error>;
+    fn close(&self);
+    fn state(&self) -> State;
+    fn error(&self) -> Option<Error>;
+    fn stats(&self) -> Stats;
+    /// RX and TX; from set-up to close.
+    fn rings(&self) -> Option<(Arc<Ring>, Arc<Ring>)>;
+    fn take_port(&self) -> Option<Box<dyn Port>>;
+}
+
+/// [`Unified`], without its link in the type.
+pub(crate) trait Port: Send {
+    fn rx_poll(&mut self) -> Result<Option<u32>, Error>;
+    fn tx_publish(&mut self, slot: u32) -> Result<(), Error>;
+    fn tx_publish_len(&mut self, slot: u32, len: u32) -> Result<(), Error>;
+}
+
+impl<D: Device + 'static> Engine for Transceiver<D> {
+    fn setup(&self) -> Result<LocalEndpoint, Error> {
+        self.setup()
+    }
+
+    fn connect(&self, peer: &PeerEndpoint) -> Result<(), Error> {
+        self.connect(peer)
+    }
+
+    fn blocking_monitor(&self) -> Result<(), Error> {
+        self.blocking_monitor()
+    }
+
+    fn close(&self) {
+        self.close();
+    }
+
+    fn state(&self) -> State {
+        self.state()
+    }
+
+    fn error(&self) -> Option<Error> {
+        self.error()
+    }
+
+    fn stats(&self) -> Stats {
+        self.stats()
+    }
+
+    fn rings(&self) -> Option<(Arc<Ring>, Arc<Ring>)> {
+        self.rx_ring().zip(self.tx_ring())
+    }
+
+    fn take_port(&self) -> Option<Box<dyn Port>> {
+        Some(Box::new(self.take_unified()?))
+    }
+}
+
+impl<Q: UcQp> Port for Unified<Q> {
+    fn rx_poll(&mut self) -> Result<Option<u32>, Error> {
+        self.rx_poll()
+    }
+
+    fn tx_publish(&mut self, slot: u32) -> Result<(), Error> {
+        self.tx_publish(slot)
+    }
+
+    fn tx_publish_len(&mut self, slot: u32, len: u32) -> Result<(), Error> {
+        self.tx_publish_len(slot, len)
+    }
+}
