@@ -1,7 +1,8 @@
 //! What every link must do: cases for queue pairs ([`roce_core`]'s traits) and for transceivers
 //! ([`roce_transport::Transceiver`]), run on each link alike.
 //!
-//! A link is told by [`Links`]: how to open the two ends of it. [`SoftLinks`] runs everywhere.
+//! A link is told by [`Links`]: how to open the two ends of it. [`SoftLinks`] runs everywhere; with the
+//! feature `verbs`, `VerbsLinks` is an RDMA device.
 //! [`for_every_link!`](crate::for_every_link) and [`for_lossy_links!`](crate::for_lossy_links) hand the names of all
 //! cases to a macro of yours, which makes a test of each; `tests/soft.rs` shows how. The names are listed once: a case
 //! that is not in the list is dead code, which the lints refuse.
@@ -20,10 +21,14 @@ mod queue_pair;
 mod rng;
 mod soft;
 mod transceiver;
+#[cfg(feature = "verbs")]
+mod verbs;
 mod wait;
 
 pub use links::{Links, LossyLinks, OverlongSend, Side};
 pub use soft::SoftLinks;
+#[cfg(feature = "verbs")]
+pub use verbs::VerbsLinks;
 
 /// Calls the macro `$with` with the names of all cases that every link passes, as `module { case case … } …`.
 #[macro_export]

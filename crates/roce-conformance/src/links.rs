@@ -1,7 +1,5 @@
 //! What a case knows of a link.
 
-use std::net::Ipv4Addr;
-
 use roce_core::Device;
 use roce_soft::FaultConfig;
 use roce_transport::ConfigBuilder;
@@ -37,9 +35,6 @@ pub trait Links {
     /// The configuration of a transceiver at one end: device, and address in
     /// [`local_ip`](ConfigBuilder::local_ip).
     fn config(&self, side: Side) -> ConfigBuilder;
-
-    /// The address of one end.
-    fn ip(&self, side: Side) -> Ipv4Addr;
 
     /// What becomes of a SEND that is too long.
     fn overlong_send(&self) -> OverlongSend;

@@ -23,6 +23,13 @@ impl SoftLinks {
         Self { a: unused_addr(), b: unused_addr() }
     }
 
+    fn ip(&self, side: Side) -> Ipv4Addr {
+        match side {
+            Side::A => self.a,
+            Side::B => self.b,
+        }
+    }
+
     fn open(&self, side: Side, faults: Option<FaultConfig>) -> SoftDevice {
         let config = SoftConfig { addr: self.ip(side), faults, ..SoftConfig::default() };
         SoftDevice::open(config).expect("a loopback address that nobody else has")
@@ -47,13 +54,6 @@ impl Links for SoftLinks {
 
     fn config(&self, side: Side) -> ConfigBuilder {
         Config::builder("soft").local_ip(self.ip(side))
-    }
-
-    fn ip(&self, side: Side) -> Ipv4Addr {
-        match side {
-            Side::A => self.a,
-            Side::B => self.b,
-        }
     }
 
     fn overlong_send(&self) -> OverlongSend {
