@@ -57,9 +57,12 @@ fn play(options: &Options, programs: &Programs, code: &SurfaceCode, say: Say) ->
         Ok(mut session) => {
             let played = session.play(&mut evidence);
             let ended = session.end(&mut evidence);
-            evidence
-                .reasons
-                .extend([played, ended].into_iter().filter_map(Result::err).map(|e| format!("{e:#}")));
+            match (played, ended) {
+                // What the others complain of then follows from it.
+                (Err(error), _) => evidence.reasons = vec![format!("{error:#}")],
+                (Ok(()), Err(error)) => evidence.reasons.push(format!("{error:#}")),
+                (Ok(()), Ok(())) => {}
+            }
         }
         Err(error) => evidence.reasons.push(format!("{error:#}")),
     }

@@ -33,7 +33,8 @@ impl Report {
         for workload in &options.workloads {
             match runs.iter().find(|run| run["workload"] == workload.name()) {
                 Some(run) => reasons.extend(judge(run, options.verify)),
-                None => reasons.push(format!("{}: no report", workload.name())),
+                None if reasons.is_empty() => reasons.push(format!("{}: no report", workload.name())),
+                None => {}
             }
         }
         let mut report = json!({
@@ -99,8 +100,9 @@ impl Report {
         ];
         let mut text = if rows.is_empty() { String::new() } else { table::render(&headers, &rows) };
         for run in runs.iter().filter(|run| run["lost"] != 0) {
-            let ids: Vec<String> = lost_ids(run).map(|id| id.to_string()).collect();
-            text += &format!("lost of {}: {}\n", run["workload"].as_str().unwrap_or("?"), shortened(&ids));
+            let ids: Vec<u64> = lost_ids(run).filter_map(Value::as_u64).collect();
+            let name = run["workload"].as_str().unwrap_or("?");
+            text += &format!("lost of {name}: {}\n", ranges(&ids, run["lost"].as_u64().unwrap_or(0)));
         }
         for reason in self.reasons() {
             text += &format!("FAILED: {reason}\n");
@@ -183,13 +185,25 @@ fn micros(ns: &Value) -> String {
     ns.as_u64().map_or_else(|| "-".to_owned(), |ns| format!("{}.{}", ns / 1000, ns % 1000 / 100))
 }
 
-/// The first of many.
-fn shortened(ids: &[String]) -> String {
-    const SHOWN: usize = 50;
-    match ids.len().checked_sub(SHOWN) {
-        None | Some(0) => ids.join(" "),
-        Some(more) => format!("{} and {more} more (all in --json)", ids[..SHOWN].join(" ")),
+/// "3, 7-9": the ids of `lost` messages, as far as they are known and fit a few lines.
+fn ranges(ids: &[u64], lost: u64) -> String {
+    const SHOWN: usize = 40;
+    let chunks = ids.chunk_by(|a, b| a + 1 == *b).take(SHOWN);
+    let mut shown = 0;
+    let mut parts = Vec::new();
+    for chunk in chunks {
+        shown += chunk.len() as u64;
+        parts.push(match chunk {
+            [first, .., last] => format!("{first}-{last}"),
+            [one] => one.to_string(),
+            [] => continue,
+        });
     }
+    let more = lost.saturating_sub(shown);
+    if more > 0 {
+        parts.push(format!("and {more} more"));
+    }
+    parts.join(", ")
 }
 
 #[cfg(test)]
@@ -249,7 +263,7 @@ mod tests {
         assert!(!report.passed());
         assert_eq!(report.result_line(), "RESULT: FAIL (lost 3)");
         assert_eq!(report.json()["lost_ids"], json!([7, 41, 99]));
-        assert!(report.for_people().contains("lost of increment: 7 41 99\n"), "{}", report.for_people());
+        assert!(report.for_people().contains("lost of increment: 7, 41, 99\n"), "{}", report.for_people());
     }
 
     #[test]
@@ -327,9 +341,11 @@ mod tests {
     }
 
     #[test]
-    fn long_lists_of_ids_are_cut_for_people() {
-        let ids: Vec<String> = (0..60).map(|id| id.to_string()).collect();
-        assert!(shortened(&ids).ends_with("49 and 10 more (all in --json)"));
-        assert_eq!(shortened(&ids[..2]), "0 1");
+    fn lost_ids_are_shown_as_ranges_and_cut() {
+        assert_eq!(ranges(&[3, 7, 8, 9, 11], 5), "3, 7-9, 11");
+        assert_eq!(ranges(&[0, 1], 1000), "0-1, and 998 more");
+        let every_other: Vec<u64> = (0..100).map(|n| 2 * n).collect();
+        assert!(ranges(&every_other, 100).ends_with("76, 78, and 60 more"));
+        assert_eq!(ranges(&[], 0), "");
     }
 }

@@ -95,7 +95,7 @@ impl<'a> Session<'a> {
         let name = workload.name();
         let report = self.scratch.file(name);
         let started = Instant::now();
-        let seconds = self.deadline.saturating_duration_since(started).as_secs().max(1);
+        let seconds = self.deadline.saturating_duration_since(started).as_secs() + 1;
         let args = tools::playback(self.options, workload, self.code, end, seconds, &report);
         self.say.line(&format!("playback: {name} ..."));
         let mut playback = Tool::start("playback tool", &self.programs.playback, &args, self.noise())?;
