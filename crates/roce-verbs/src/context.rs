@@ -124,7 +124,7 @@ pub struct Context {
 
 // SAFETY: libibverbs locks what it shares: a context may be used by any thread, and by several at once.
 unsafe impl Send for Context {}
-// SAFETY: as above.
+// SAFETY: the same locks allow shared use from several threads.
 unsafe impl Sync for Context {}
 
 impl Context {

@@ -23,7 +23,7 @@ pub(crate) struct Cq {
 
 // SAFETY: libibverbs allows any thread to poll a completion queue, and locks against several at once.
 unsafe impl Send for Cq {}
-// SAFETY: as above.
+// SAFETY: the same locks allow shared use from several threads.
 unsafe impl Sync for Cq {}
 
 impl Cq {

@@ -34,7 +34,7 @@ struct DeviceList {
 impl DeviceList {
     fn get(verbs: &'static Verbs) -> Result<Self, VerbsError> {
         let mut len: c_int = 0;
-        // SAFETY: `len` may be written.
+        // SAFETY: `len` is a local variable that may be written.
         let array = unsafe { (verbs.ibv_get_device_list)(&raw mut len) };
         match sys::check_ptr(array) {
             Ok(array) => Ok(Self { verbs, array: Some(array), len: usize::try_from(len).unwrap_or(0) }),
@@ -52,7 +52,7 @@ impl DeviceList {
         (0..len).filter_map(move |i| {
             // SAFETY: the array has `len` devices and lives as long as `self`.
             let device = unsafe { *self.array?.as_ptr().add(i) };
-            // SAFETY: a device of the array.
+            // SAFETY: the device is one of the array, which still lives.
             let name = unsafe { (self.verbs.ibv_get_device_name)(device) };
             // SAFETY: where not null, the name is a C string that lives as long as the device.
             let name = unsafe { CStr::from_ptr(NonNull::new(name.cast_mut())?.as_ptr()) };

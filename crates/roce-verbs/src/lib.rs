@@ -55,7 +55,6 @@ mod mr;
 #[allow(unsafe_code)]
 mod pd;
 mod qp;
-#[allow(unsafe_code)]
 mod recv;
 mod send;
 mod stats;

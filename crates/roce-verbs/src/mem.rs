@@ -25,7 +25,7 @@ pub(crate) struct Span {
 // SAFETY: the pointer leads into `region`, which is Send and Sync and kept alive here; it is only read through
 // atomics.
 unsafe impl Send for Span {}
-// SAFETY: as above.
+// SAFETY: shared use makes only atomic reads of the region.
 unsafe impl Sync for Span {}
 
 impl fmt::Debug for Span {
@@ -127,9 +127,9 @@ pub(crate) mod tests {
             256
         }
     }
-    // SAFETY: the tests only read it.
+    // SAFETY: the tests write it only while they make it.
     unsafe impl Send for Block {}
-    // SAFETY: the tests only read it.
+    // SAFETY: the tests write it only while they make it.
     unsafe impl Sync for Block {}
 
     #[test]

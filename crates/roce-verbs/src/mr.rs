@@ -24,7 +24,7 @@ pub(crate) struct Mr {
 
 // SAFETY: libibverbs allows any thread to use a region; the object itself never changes.
 unsafe impl Send for Mr {}
-// SAFETY: as above.
+// SAFETY: shared use only reads the object, which never changes.
 unsafe impl Sync for Mr {}
 
 impl Mr {
@@ -47,7 +47,7 @@ impl Mr {
 
     /// For sending: no peer can reach it.
     pub(crate) fn register_tx(pd: &Arc<Pd>, region: &Arc<dyn DmaRegion>) -> Result<Self, VerbsError> {
-        // SAFETY: as for `register_rx`.
+        // SAFETY: a live domain, and bytes that stay until the device has given them back, as in `register_rx`.
         let mr = unsafe {
             (pd.context().verbs().ibv_reg_mr)(
                 pd.raw().as_ptr(),
@@ -104,7 +104,7 @@ impl Drop for Mr {
 /// Bytes that this process may lock; `None` without limit.
 fn memlock_limit() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` may be written.
+    // SAFETY: `limit` is a local variable that may be written.
     let ret = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
     (ret == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }

@@ -16,12 +16,12 @@ pub(crate) struct Pd {
 
 // SAFETY: libibverbs allows any thread to use a protection domain, and several at once.
 unsafe impl Send for Pd {}
-// SAFETY: as above.
+// SAFETY: shared use only reads the pointer, and libibverbs locks what it shares.
 unsafe impl Sync for Pd {}
 
 impl Pd {
     pub(crate) fn alloc(context: &Arc<Context>) -> Result<Arc<Self>, VerbsError> {
-        // SAFETY: an open context.
+        // SAFETY: the context is open, and the domain keeps it so.
         let pd = unsafe { (context.verbs().ibv_alloc_pd)(context.raw().as_ptr()) };
         let raw = sys::check_ptr(pd)
             .map_err(|source| VerbsError::AllocPd { device: context.name().to_owned(), source })?;

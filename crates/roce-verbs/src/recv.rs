@@ -1,16 +1,14 @@
 //! The receiving half.
 
-use std::ptr;
 use std::sync::Arc;
 
 use roce_core::{CompletionError, PostError, Received, RecvCompletion, RecvKind, RecvWr, UcRecv};
 
 use crate::cq::{self, Cq};
 use crate::events::Watch;
-use crate::mem::Span;
 use crate::qp::QpHandle;
 use crate::stats::VerbsStats;
-use crate::sys::{Zeroed, ibv_recv_wr, ibv_wc};
+use crate::sys::{Zeroed, ibv_wc};
 
 /// Completions taken from the device at once.
 const BATCH: usize = 32;
@@ -20,7 +18,6 @@ const BATCH: usize = 32;
 pub struct VerbsRecv {
     qp: Arc<QpHandle>,
     cq: Arc<Cq>,
-    rx: Span,
     completions: Completions,
     depth: u32,
     outstanding: u32,
@@ -56,7 +53,6 @@ impl VerbsRecv {
         Self {
             qp: Arc::clone(qp),
             cq: Arc::clone(qp.recv_cq()),
-            rx: qp.rx().span().clone(),
             completions: Completions::new(),
             depth,
             outstanding: 0,
@@ -85,23 +81,10 @@ impl UcRecv for VerbsRecv {
         if self.outstanding >= self.depth {
             return Err(PostError::QueueFull);
         }
-        let mut entry = self.rx.sge(wr.offset, wr.len)?;
-        let mut request = ibv_recv_wr {
-            wr_id: u64::from(wr.id),
-            next: ptr::null_mut(),
-            sg_list: &raw mut entry,
-            num_sge: i32::from(wr.len > 0),
-        };
-        // SAFETY: one request with one entry, which lies in the RX region; the queue pair keeps that registered.
-        match unsafe { self.qp.post_recv(&mut request) } {
-            Ok(()) => {
-                self.outstanding += 1;
-                self.stats.rx.posted.add(1);
-                Ok(())
-            }
-            Err(e) if e.raw_os_error() == Some(libc::ENOMEM) => Err(PostError::QueueFull),
-            Err(source) => Err(PostError::Os { call: "ibv_post_recv", source }),
-        }
+        self.qp.post_recv(wr)?;
+        self.outstanding += 1;
+        self.stats.rx.posted.add(1);
+        Ok(())
     }
 
     fn poll(&mut self, out: &mut [RecvCompletion]) -> Result<usize, CompletionError> {

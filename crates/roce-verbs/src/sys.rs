@@ -121,7 +121,7 @@ fn dl_error() -> String {
     if text.is_null() {
         return "no reason given".to_owned();
     }
-    // SAFETY: not null, so a C string.
+    // SAFETY: a text that is not null is a C string.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
@@ -247,7 +247,7 @@ pub(crate) unsafe fn post_send(
     chain: NonNull<ibv_send_wr>,
 ) -> Result<(), (*mut ibv_send_wr, io::Error)> {
     let mut bad = ptr::null_mut();
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller promises a live queue pair with its context, and a valid chain.
     let ret = unsafe {
         let Some(post) = (*(*qp.as_ptr()).context).ops.post_send else {
             return Err((chain.as_ptr(), no_operation()));
@@ -264,7 +264,7 @@ pub(crate) unsafe fn post_send(
 /// As for [`post_send`]; the entries are writable regions.
 pub(crate) unsafe fn post_recv(qp: NonNull<ibv_qp>, wr: &mut ibv_recv_wr) -> io::Result<()> {
     let mut bad = ptr::null_mut();
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller promises a live queue pair with its context, and a valid request.
     let ret = unsafe {
         let Some(post) = (*(*qp.as_ptr()).context).ops.post_recv else { return Err(no_operation()) };
         post(qp.as_ptr(), wr, &raw mut bad)

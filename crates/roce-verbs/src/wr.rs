@@ -182,7 +182,7 @@ mod tests {
         while !at.is_null() {
             // SAFETY: `link` has just made the chain, and its batch is alive.
             let request = unsafe { &*at };
-            // SAFETY: as above; there is one entry where there are bytes.
+            // SAFETY: the batch's entries are alive too, and there is one where there are bytes.
             let entry = (request.num_sge == 1).then(|| unsafe { *request.sg_list });
             seen.push((request.wr_id, request.opcode, request.send_flags, entry));
             at = request.next;

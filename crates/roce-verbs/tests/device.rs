@@ -44,7 +44,7 @@ unsafe impl DmaRegion for Region {
 }
 // SAFETY: its bytes are accessed atomically.
 unsafe impl Send for Region {}
-// SAFETY: as above.
+// SAFETY: its bytes are accessed atomically, also when shared.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -590,7 +590,7 @@ struct Tail(Arc<Region>);
 // SAFETY: the region keeps the bytes in place until it is dropped.
 unsafe impl DmaRegion for Tail {
     fn base(&self) -> NonNull<u8> {
-        // SAFETY: 64 is inside the region.
+        // SAFETY: the region has more than 64 bytes.
         unsafe { self.0.base().add(64) }
     }
     fn len(&self) -> usize {

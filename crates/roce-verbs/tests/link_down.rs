@@ -22,7 +22,7 @@ struct Page(NonNull<u8>);
 
 impl Page {
     fn region() -> Arc<dyn DmaRegion> {
-        // SAFETY: the layout is not empty.
+        // SAFETY: the layout has a size, which is not zero.
         Arc::new(Self(NonNull::new(unsafe { alloc::alloc_zeroed(PAGE) }).expect("memory")))
     }
 }
@@ -45,7 +45,7 @@ unsafe impl DmaRegion for Page {
 }
 // SAFETY: nobody but the device accesses it.
 unsafe impl Send for Page {}
-// SAFETY: as above.
+// SAFETY: nobody but the device accesses it, shared or not.
 unsafe impl Sync for Page {}
 
 /// The interface comes back up even if the test fails.

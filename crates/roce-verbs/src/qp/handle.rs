@@ -1,11 +1,12 @@
 //! The queue pair that libibverbs knows, with all that it uses.
 
+use std::ffi::c_int;
 use std::io;
 use std::iter;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use roce_core::{CompletionError, Qpn};
+use roce_core::{CompletionError, PostError, Qpn, RecvWr};
 
 use crate::context::{Context, torn_down};
 use crate::cq::Cq;
@@ -47,7 +48,7 @@ pub(crate) struct QpHandle {
 
 // SAFETY: libibverbs allows any thread to post to a queue pair or change it, and locks against several at once.
 unsafe impl Send for QpHandle {}
-// SAFETY: as above.
+// SAFETY: the same locks allow shared use from several threads.
 unsafe impl Sync for QpHandle {}
 
 impl QpHandle {
@@ -141,15 +142,23 @@ impl QpHandle {
         unsafe { sys::post_send(self.raw, chain) }
     }
 
-    /// `ibv_post_recv` of one request.
-    ///
-    /// # Safety
-    ///
-    /// Its entries lie in this queue pair's RX region.
+    /// Posts a receive into the RX region.
     #[inline]
-    pub(crate) unsafe fn post_recv(&self, request: &mut ibv_recv_wr) -> io::Result<()> {
-        // SAFETY: as for `post_send`.
-        unsafe { sys::post_recv(self.raw, request) }
+    pub(crate) fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
+        let mut entry = self.resources.rx.span().sge(wr.offset, wr.len)?;
+        let mut request = ibv_recv_wr {
+            wr_id: u64::from(wr.id),
+            next: ptr::null_mut(),
+            sg_list: &raw mut entry,
+            num_sge: c_int::from(wr.len > 0),
+        };
+        // SAFETY: the queue pair and its context live as long as `self`; the one entry lies in the RX region,
+        // which the queue pair keeps registered.
+        match unsafe { sys::post_recv(self.raw, &mut request) } {
+            Ok(()) => Ok(()),
+            Err(e) if e.raw_os_error() == Some(libc::ENOMEM) => Err(PostError::QueueFull),
+            Err(source) => Err(PostError::Os { call: "ibv_post_recv", source }),
+        }
     }
 
     /// Takes the events that wait, and fails if one of them, or an earlier one, makes this queue pair useless. A
