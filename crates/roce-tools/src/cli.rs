@@ -1,10 +1,11 @@
 //! What the programs' command lines have in common.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory};
+use clap::{Args, CommandFactory, Parser};
 use roce_soft::FaultConfig;
 
 use crate::Error;
@@ -68,6 +69,28 @@ impl FaultOptions {
     }
 }
 
+/// Reads the command line of program `P`. Bad options end the program with exit code 2 and the usage, --help and
+/// --version with 0.
+pub fn parse<P: Parser>() -> P {
+    P::try_parse().unwrap_or_else(|error| match error.exit_code() {
+        2 => {
+            print_with_usage::<P>(&error);
+            std::process::exit(2)
+        }
+        _ => error.exit(),
+    })
+}
+
+/// Not every error of clap's shows the usage by itself.
+fn print_with_usage<P: CommandFactory>(error: &clap::Error) {
+    // Nobody is left to tell where standard error is closed.
+    let _ = error.print();
+    if !error.to_string().contains("Usage:") {
+        let usage = P::command().render_usage().to_string();
+        let _ = writeln!(io::stderr(), "{usage}");
+    }
+}
+
 /// The exit code of program `P`: 0 for `Ok(true)`, 1 for `Ok(false)` and for errors, which are printed; 2, with the
 /// usage, for options that cannot work.
 pub fn exit_code<P: CommandFactory>(result: Result<bool, Error>) -> ExitCode {
@@ -75,12 +98,11 @@ pub fn exit_code<P: CommandFactory>(result: Result<bool, Error>) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(Error::Options(problem)) => {
-            // Nobody left to tell where standard error is closed.
-            let _ = P::command().error(ErrorKind::ValueValidation, problem).print();
+            print_with_usage::<P>(&P::command().error(ErrorKind::ValueValidation, problem));
             ExitCode::from(2)
         }
         Err(error) => {
-            eprintln!("error: {error}");
+            let _ = writeln!(io::stderr(), "error: {error}");
             ExitCode::FAILURE
         }
     }

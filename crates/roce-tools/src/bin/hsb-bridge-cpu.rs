@@ -9,7 +9,7 @@ use clap::Parser;
 use roce_core::{PeerEndpoint, Qpn};
 use roce_dispatch::rpc::HEADER_LEN;
 use roce_tools::bridge::{Bridge, BridgeReport, Dispatcher};
-use roce_tools::cli::{FaultOptions, JsonTarget, exit_code, number};
+use roce_tools::cli::{FaultOptions, JsonTarget, exit_code, number, parse};
 use roce_tools::output::{Output, announce, init_logging};
 use roce_tools::workload::load_graph;
 use roce_tools::{Error, handlers, signal};
@@ -20,7 +20,7 @@ use roce_transport::{Config, Mode, SpinPolicy};
 /// Serves rpc_increment and, with --dem, mwpm_decode. Prints how it is reached, then runs until a signal or --timeout,
 /// then prints its counters. Numbers are decimal or 0x hex.
 #[derive(Debug, Parser)]
-#[command(name = "hsb-bridge-cpu", version)]
+#[command(name = "hsb-bridge-cpu", version, args_override_self = true)]
 struct Options {
     /// The link: soft:IP is RoCEv2 in userspace, from that address.
     #[arg(long, value_name = "NAME", default_value = "soft:127.0.0.1")]
@@ -79,7 +79,7 @@ struct Options {
 
 fn main() -> ExitCode {
     init_logging();
-    exit_code::<Options>(run(Options::parse()))
+    exit_code::<Options>(run(parse()))
 }
 
 fn run(options: Options) -> Result<bool, Error> {

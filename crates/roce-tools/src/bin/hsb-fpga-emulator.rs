@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::Parser;
 use hsb_emulator::{Config, Emulator};
 use roce_soft::{SoftConfig, SoftDevice};
-use roce_tools::cli::{FaultOptions, JsonTarget, exit_code, number};
+use roce_tools::cli::{FaultOptions, JsonTarget, exit_code, number, parse};
 use roce_tools::output::{Output, announce, init_logging};
 use roce_tools::{Error, emulator, signal};
 
@@ -20,7 +20,7 @@ use roce_tools::{Error, emulator, signal};
 /// Runs until a signal or --timeout, then prints a summary. Exit code 0 only when windows were played and all of them
 /// were answered well. Numbers are decimal or 0x hex.
 #[derive(Debug, Parser)]
-#[command(name = "hsb-fpga-emulator", version)]
+#[command(name = "hsb-fpga-emulator", version, args_override_self = true)]
 struct Options {
     /// The link: soft:IP is RoCEv2 in userspace, from that address.
     #[arg(long, value_name = "NAME", default_value = "soft:127.0.0.2")]
@@ -64,7 +64,7 @@ struct Options {
 
 fn main() -> ExitCode {
     init_logging();
-    exit_code::<Options>(run(Options::parse()))
+    exit_code::<Options>(run(parse()))
 }
 
 fn run(options: Options) -> Result<bool, Error> {

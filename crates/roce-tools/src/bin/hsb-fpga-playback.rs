@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Parser;
 use roce_core::{PeerEndpoint, Qpn, Rkey};
 use roce_rendezvous::hsb::regs;
-use roce_tools::cli::{JsonTarget, exit_code, number};
+use roce_tools::cli::{JsonTarget, exit_code, number, parse};
 use roce_tools::output::{Output, init_logging};
 use roce_tools::playback::{Expect, Plan, Verdict, play};
 use roce_tools::workload::{Increment, SurfaceCode, SurfaceCodeFiles, Workload};
@@ -23,7 +23,7 @@ const DEFAULT_MESSAGES: u32 = 100;
 /// Without --dem the messages go to rpc_increment; with it, --dets and --obs, each shot goes to mwpm_decode. The last
 /// line is `RESULT: PASS` (exit code 0) or `RESULT: FAIL (why)` (exit code 1). Numbers are decimal or 0x hex.
 #[derive(Debug, Parser)]
-#[command(name = "hsb-fpga-playback", version)]
+#[command(name = "hsb-fpga-playback", version, args_override_self = true)]
 struct Options {
     /// The FPGA's address.
     #[arg(long, value_name = "IP")]
@@ -98,7 +98,7 @@ struct Options {
 
 fn main() -> ExitCode {
     init_logging();
-    exit_code::<Options>(run(Options::parse()))
+    exit_code::<Options>(run(parse()))
 }
 
 fn run(options: Options) -> Result<bool, Error> {

@@ -211,6 +211,7 @@ impl Run<'_> {
         let windows = Windows::new(ids.map(|id| self.workload.request(id)), self.beats);
         self.fpga.load(&windows)?;
         self.fpga.play(&windows, self.plan.spacing)?;
+        tracing::info!(pass = self.tally.passes(), windows = windows.count, "the player plays a pass");
         let end = self.wait_for_pass(first, windows.count);
         // What was captured counts, even where the pass did not come to its end.
         if !matches!(end, Err(End::Failed(_))) {
@@ -265,6 +266,7 @@ impl Run<'_> {
     fn play_over_and_over(&mut self) -> Result<(), End> {
         self.check_time()?;
         self.fpga.start_loop(self.plan.emulator)?;
+        tracing::info!("the player plays over and over");
         while self.check_time().is_ok() {
             sleep(POLL);
         }

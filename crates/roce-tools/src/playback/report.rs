@@ -91,18 +91,16 @@ impl Report {
 
     /// A table, what is wrong, and the line that scripts look for.
     pub fn for_people(&self) -> String {
-        let mut rows =
-            vec![("messages", self.messages.to_string()), ("responses", self.responses.to_string())];
+        let decoded = self.agreement.zip(self.logical_errors);
+        let (messages, responses) =
+            if decoded.is_some() { ("shots", "answered") } else { ("messages", "responses") };
+        let mut rows = vec![(messages, self.messages.to_string()), (responses, self.responses.to_string())];
         let mut row = |name, value: String| rows.push((name, value));
-        match (self.agreement, self.logical_errors) {
-            (Some(agreement), Some(errors)) => {
-                row("shots", self.messages.to_string());
-                row("answered", self.responses.to_string());
-                row("logical errors", errors.to_string());
-                row("agreement", format!("{agreement} of {} with the observables", self.responses));
-            }
-            _ => row("passes", self.passes.to_string()),
+        if let Some((agreement, errors)) = decoded {
+            row("logical errors", errors.to_string());
+            row("agreement", format!("{agreement} of {} with the true observables", agreement + errors));
         }
+        row("passes", self.passes.to_string());
         row("matched", self.matched.to_string());
         row("payload errors", self.payload_errors.to_string());
         row("header errors", self.header_errors.to_string());

@@ -243,6 +243,7 @@ impl<'a> Tally<'a> {
         let payload = &captured.bytes[HEADER_LEN..];
         let got = &payload[..header.payload_len.min(payload.len())];
         let comparable = &expected[..expected.len().min(got.len())];
+        self.note_truth(id, got);
         let problem = if header.payload_len != expected.len() {
             format!("{} payload bytes, expected {}", header.payload_len, expected.len())
         } else if got != comparable {
@@ -250,16 +251,21 @@ impl<'a> Tally<'a> {
         } else if got.len() < expected.len() && (self.captures_all || !captured.ended) {
             format!("only {} of {} payload bytes arrived", got.len(), expected.len())
         } else {
-            return self.matched(id, got, got.len() < expected.len());
+            return self.matched(got.len() < expected.len());
         };
         self.report.payload_errors += 1;
         self.complain(format!("message {id}: {problem}"));
     }
 
-    fn matched(&mut self, id: u32, got: &[u8], in_part: bool) {
+    fn matched(&mut self, in_part: bool) {
         self.report.truncated += u32::from(in_part);
         self.report.matched += 1;
-        let agrees = u32::from(self.workload.truth(id).is_some_and(|truth| got == [truth]));
+    }
+
+    /// Counts whether a decoder came to the truth, also where it came to something else than ours.
+    fn note_truth(&mut self, id: u32, got: &[u8]) {
+        let Some(truth) = self.workload.truth(id) else { return };
+        let agrees = u32::from(got == [truth]);
         if let (Some(agreement), Some(errors)) = (&mut self.report.agreement, &mut self.report.logical_errors)
         {
             *agreement += agrees;

@@ -1,0 +1,187 @@
+//! Bridges that do not do what they should: the playback must notice, and name the message.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::harness::{Fpga, Reach, address, playback, report};
+use roce_core::{PeerEndpoint, Qpn};
+use roce_dispatch::FunctionTable;
+use roce_dispatch::rpc::{HEADER_LEN, Request, Response, Status};
+use roce_tools::bridge::{Bridge, Dispatcher};
+use roce_transport::{Config, RingEnds, Transceiver};
+use serde_json::{Value, json};
+use tempfile::tempdir;
+
+const PAYLOAD: usize = 8;
+const FRAME: u32 = 32;
+
+fn config(fpga: &Fpga) -> Config {
+    let peer = PeerEndpoint { qpn: Qpn::from_low_bits(fpga.qpn), rkey: None, ip: fpga.ip };
+    let config = Config::builder(format!("soft:{}", address())).frame_size(FRAME).peer(peer);
+    config.build().expect("valid")
+}
+
+/// Plays against the bridge at `reach`, expecting a failure; gives the report and the last line.
+fn failing(fpga: &Fpga, reach: Reach, messages: u32) -> (Value, String) {
+    let dir = tempdir().expect("a directory");
+    let file = dir.path().join("report.json");
+    let options = format!("--num-messages {messages} --payload-size {PAYLOAD} --spacing-us 0");
+    let ended = playback(fpga, reach, &file, &options).ended();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let report = report(&file);
+    assert_eq!(report["verdict"], "FAIL");
+    (report, ended.stdout.lines().last().unwrap_or_default().to_owned())
+}
+
+/// The real bridge in this process, serving a table of the test's.
+fn failing_with_table(table: FunctionTable) -> (Value, String) {
+    let fpga = Fpga::start("");
+    let bridge = Bridge::connect(config(&fpga), Dispatcher::default()).expect("it connects");
+    let end = bridge.endpoint();
+    let stop = Arc::new(AtomicBool::new(false));
+    let serving = {
+        let stop = Arc::clone(&stop);
+        thread::spawn(move || bridge.run(table, &stop, Instant::now() + Duration::from_secs(80)))
+    };
+    let result = failing(&fpga, Reach { ip: end.ip, qpn: end.qpn.get(), rkey: end.rkey.get() }, 100);
+    stop.store(true, Ordering::Relaxed);
+    let served = serving.join().expect("it ends");
+    assert!(served.error.is_none(), "{:?}", served.error);
+    result
+}
+
+fn increment(args: &[u8], result: &mut [u8]) -> usize {
+    result.iter_mut().zip(args).for_each(|(out, byte)| *out = byte.wrapping_add(1));
+    args.len()
+}
+
+#[test]
+fn a_handler_that_answers_wrongly_once_is_found() {
+    let mut calls = 0;
+    let mut table = FunctionTable::new();
+    let handler = move |args: &[u8], result: &mut [u8]| {
+        let len = increment(args, result);
+        calls += 1;
+        result[7] ^= u8::from(calls == 43);
+        Ok(len)
+    };
+    table.register("rpc_increment", handler).expect("the first");
+    let (report, last) = failing_with_table(table);
+    assert_eq!(last, "RESULT: FAIL (message 42: payload from byte 7 on is 33, expected 32)");
+    assert_eq!((&report["payload_errors"], &report["matched"]), (&json!(1), &json!(99)));
+    assert_eq!((&report["lost"], &report["header_errors"]), (&json!(0), &json!(0)));
+}
+
+#[test]
+fn a_handler_that_panics_once_is_found() {
+    let mut calls = 0;
+    let mut table = FunctionTable::new();
+    let handler = move |args: &[u8], result: &mut [u8]| {
+        calls += 1;
+        assert!(calls != 6, "on purpose");
+        Ok(increment(args, result))
+    };
+    table.register("rpc_increment", handler).expect("the first");
+    let (report, last) = failing_with_table(table);
+    assert_eq!(last, "RESULT: FAIL (message 5: answered with handler panicked (-3))");
+    assert_eq!(
+        (&report["header_errors"], &report["matched"], &report["lost"]),
+        (&json!(1), &json!(99), &json!(0))
+    );
+}
+
+/// A dispatcher of the test's: `answer` makes of a request and its right answer what is sent, or nothing.
+fn failing_with(
+    messages: u32,
+    answer: impl Fn(&Request, Vec<u8>) -> Option<Vec<u8>> + Send + 'static,
+) -> (Value, String) {
+    // Long enough for an answer on a busy machine, short enough for those that never come.
+    let fpga = Fpga::start("--response-timeout-ms 1000");
+    let transceiver = Arc::new(Transceiver::new(config(&fpga)));
+    let end = transceiver.start().expect("it connects");
+    let ends = transceiver.take_ends().expect("once");
+    let monitor = {
+        let transceiver = Arc::clone(&transceiver);
+        thread::spawn(move || transceiver.blocking_monitor())
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let dispatcher = dispatch(ends, Arc::clone(&stop), answer);
+    let result = failing(&fpga, Reach { ip: end.ip, qpn: end.qpn.get(), rkey: end.rkey.get() }, messages);
+    stop.store(true, Ordering::Relaxed);
+    dispatcher.join().expect("it ends");
+    transceiver.close();
+    monitor.join().expect("it ends").expect("it was closed");
+    result
+}
+
+fn dispatch(
+    mut ends: RingEnds,
+    stop: Arc<AtomicBool>,
+    answer: impl Fn(&Request, Vec<u8>) -> Option<Vec<u8>> + Send + 'static,
+) -> JoinHandle<()> {
+    thread::spawn(move || {
+        while !stop.load(Ordering::Relaxed) {
+            let Some(slot) = ends.rx.next_published() else {
+                thread::yield_now();
+                continue;
+            };
+            let mut frame = [0; FRAME as usize];
+            ends.rx.peek(slot).expect("published").bytes().copy_to(0, &mut frame);
+            ends.rx.claim(slot);
+            let request = Request::parse(&frame).expect("a request");
+            if let Some(response) = answer(&request, right_answer(&request, &frame)) {
+                ends.tx.slot(slot).copy_from(0, &response);
+                ends.tx.publish(slot);
+            }
+        }
+    })
+}
+
+fn right_answer(request: &Request, frame: &[u8]) -> Vec<u8> {
+    let mut response = vec![0; FRAME as usize];
+    let header = Response {
+        status: Status::SUCCESS,
+        result_len: request.arg_len,
+        request_id: request.request_id,
+        ptp_timestamp: request.ptp_timestamp,
+    };
+    header.emit(&mut response);
+    increment(&frame[HEADER_LEN..], &mut response[HEADER_LEN..]);
+    response
+}
+
+#[test]
+fn a_bridge_that_answers_half_is_found() {
+    let (report, last) = failing_with(12, |request, answer| (request.request_id % 2 == 0).then_some(answer));
+    assert_eq!(last, "RESULT: FAIL (lost 6)");
+    assert_eq!((&report["matched"], &report["payload_errors"]), (&json!(6), &json!(0)));
+    assert_eq!(report["lost_ids"], json!([1, 3, 5, 7, 9, 11]));
+}
+
+#[test]
+fn a_wrong_magic_is_found() {
+    let (report, last) = failing_with(100, |request, mut answer| {
+        answer[0] ^= u8::from(request.request_id == 17);
+        Some(answer)
+    });
+    assert_eq!(last, "RESULT: FAIL (message 17: magic 0x43555152 where 0x43555153 was expected)");
+    assert_eq!(
+        (&report["header_errors"], &report["matched"], &report["lost"]),
+        (&json!(1), &json!(99), &json!(0))
+    );
+}
+
+#[test]
+fn an_answer_under_another_id_is_paired_with_nothing() {
+    // Message 30 is answered as if it were 29, which the FPGA has long been answered.
+    let (report, last) = failing_with(100, |request, mut answer| {
+        if request.request_id == 30 {
+            answer[12] = 29;
+        }
+        Some(answer)
+    });
+    assert_eq!(last, "RESULT: FAIL (lost 1)");
+    assert_eq!((&report["lost_ids"], &report["matched"]), (&json!([30]), &json!(99)));
+}

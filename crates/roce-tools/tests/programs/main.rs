@@ -1,0 +1,6 @@
+//! The three programs as processes, over real sockets.
+
+mod faulty_bridge;
+mod harness;
+mod refusals;
+mod runs;

@@ -1,0 +1,242 @@
+//! Runs, good and bad, of the three programs together.
+
+use std::fs;
+
+use crate::harness::{Fpga, Reach, bridge, data, playback, report};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tempfile::tempdir;
+
+/// Plays once and checks that all is well.
+fn passes(fpga: &Fpga, reach: Reach, options: &str) -> Value {
+    let dir = tempdir().expect("a directory");
+    let file = dir.path().join("report.json");
+    let ended = playback(fpga, reach, &file, options).ended();
+    assert_eq!(ended.code, Some(0), "{options}: {ended:?}");
+    assert_eq!(ended.stdout.lines().last(), Some("RESULT: PASS"));
+    let report = report(&file);
+    assert_eq!((&report["verdict"], &report["reasons"]), (&json!("PASS"), &json!([])));
+    for count in ["lost", "payload_errors", "header_errors", "foreign", "duplicates", "truncated"] {
+        assert_eq!(report[count], 0, "{count}");
+    }
+    assert_eq!(report["responses"], report["messages"]);
+    assert_eq!(report["matched"], report["messages"]);
+    assert!(report["rtt_ns"]["min"].as_u64() > Some(0));
+    report
+}
+
+/// Plays once, expecting a failure; gives the report and the last line.
+fn fails(fpga: &Fpga, reach: Reach, options: &str) -> (Value, String) {
+    let dir = tempdir().expect("a directory");
+    let file = dir.path().join("report.json");
+    let ended = playback(fpga, reach, &file, options).ended();
+    assert_eq!(ended.code, Some(1), "{options}: {ended:?}");
+    let report = report(&file);
+    assert_eq!(report["verdict"], "FAIL");
+    (report, ended.stdout.lines().last().unwrap_or_default().to_owned())
+}
+
+fn every_shape_passes_in(mode: &str, fpga_options: &str) {
+    for (payload, pages) in [(8, 64), (200, 128)] {
+        let fpga = Fpga::start(fpga_options);
+        let (bridge, reach) = bridge(&fpga, &format!("{mode} --payload-size {payload} --num-pages {pages}"));
+        let options = format!(
+            "{fpga_options} --num-messages 512 --payload-size {payload} --num-pages {pages} --spacing-us 0"
+        );
+        let report = passes(&fpga, reach, &options);
+        assert_eq!((&report["messages"], &report["workload"]), (&json!(512), &json!("increment")));
+        assert_eq!(report["passes"], if payload == 8 { 1 } else { 4 });
+
+        let ended = bridge.stop();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        assert!(ended.stdout.contains("received 512, sent 512"), "{}", ended.stdout);
+        let ended = fpga.program.stop();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    }
+}
+
+#[test]
+fn threads_answer_every_message() {
+    every_shape_passes_in("", "");
+}
+
+#[test]
+fn unified_answers_every_message() {
+    every_shape_passes_in("--unified", "");
+}
+
+#[test]
+fn forward_echoes_every_message() {
+    every_shape_passes_in("--forward", "--forward");
+}
+
+fn surface_code() -> String {
+    let file = |extension: &str| data(&format!("surface_d5_r5.{extension}")).display().to_string();
+    format!("--dem {} --dets {} --obs {} --spacing-us 0", file("dem"), file("dets.b8"), file("obs.b8"))
+}
+
+#[test]
+fn the_decoder_answers_every_shot_in_both_modes() {
+    let mut reports = ["", "--unified"].map(|mode| {
+        let fpga = Fpga::start("");
+        let dem = data("surface_d5_r5.dem");
+        let (_bridge, reach) = bridge(&fpga, &format!("{mode} --payload-size 15 --dem {}", dem.display()));
+        // A run before it on the same bridge: the second workload finds everything in use.
+        passes(&fpga, reach, "--num-messages 100 --spacing-us 0");
+        let report = passes(&fpga, reach, &surface_code());
+        assert_eq!((&report["messages"], &report["workload"]), (&json!(512), &json!("surface-code")));
+        let errors = report["logical_errors"].as_u64().expect("a count");
+        assert!((33..=35).contains(&errors), "{errors} logical errors");
+        assert_eq!(report["agreement"], 512 - errors);
+        report
+    });
+    for report in &mut reports {
+        report["rtt_ns"] = Value::Null;
+    }
+    assert_eq!(reports[0], reports[1]);
+}
+
+#[test]
+fn answers_are_as_long_as_their_bridge_sends_them() {
+    // The bridge's frames are longer than the windows: the capture cuts them, and nothing is missing.
+    let fpga = Fpga::start("");
+    let (_bridge, reach) = bridge(&fpga, "--payload-size 300");
+    passes(&fpga, reach, "--num-messages 600 --payload-size 40 --spacing-us 0");
+    // Now they are shorter than the answers.
+    let fpga = Fpga::start("");
+    let (_bridge, reach) = bridge(&fpga, "--payload-size 20");
+    let (report, last) = fails(&fpga, reach, "--num-messages 5 --payload-size 40 --spacing-us 0");
+    assert_eq!((&report["header_errors"], &report["lost"]), (&json!(5), &json!(0)));
+    assert!(last.starts_with("RESULT: FAIL (message 0: answered with result too large"), "{last}");
+}
+
+#[test]
+fn lost_messages_are_named_exactly() {
+    let dir = tempdir().expect("a directory");
+    let fpga_report = dir.path().join("fpga.json");
+    let fpga = Fpga::start(&format!(
+        "--drop-rate 0.05 --seed 7 --response-timeout-ms 200 --json {}",
+        fpga_report.display()
+    ));
+    let (_bridge, reach) = bridge(&fpga, "--drop-rate 0.05 --seed 8");
+    let (played, last) = fails(&fpga, reach, "--num-messages 200 --spacing-us 0");
+    let lost = played["lost"].as_u64().expect("a count");
+    assert!(lost > 0);
+    assert_eq!(last, format!("RESULT: FAIL (lost {lost})"));
+    assert_eq!((&played["payload_errors"], &played["duplicates"]), (&json!(0), &json!(0)));
+    assert_eq!(played["matched"], 200 - lost);
+
+    let ended = fpga.program.stop();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert_eq!(report(&fpga_report)["timeout_ids"], played["lost_ids"]);
+}
+
+#[test]
+fn a_function_that_the_bridge_has_not_fails_at_once() {
+    let fpga = Fpga::start("");
+    let (_bridge, reach) = bridge(&fpga, "--payload-size 15");
+    let (report, last) = fails(&fpga, reach, &surface_code());
+    assert_eq!((&report["header_errors"], &report["lost"]), (&json!(512), &json!(0)));
+    assert_eq!(last, "RESULT: FAIL (message 0: answered with unknown function (-1))");
+}
+
+#[test]
+fn unverified_answers_are_counted() {
+    let fpga = Fpga::start("");
+    let (_bridge, reach) = bridge(&fpga, "");
+    let dir = tempdir().expect("a directory");
+    let file = dir.path().join("report.json");
+    let ended = playback(&fpga, reach, &file, "--no-verify --num-messages 20").ended();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let report = report(&file);
+    assert_eq!((&report["responses"], &report["matched"]), (&json!(20), &json!(0)));
+}
+
+#[test]
+fn a_loop_ends_with_its_time_and_tells_what_it_did() {
+    let fpga = Fpga::start("");
+    let (_bridge, reach) = bridge(&fpga, "");
+    let report = passes(&fpga, reach, "--num-messages 10 --spacing-us 0 --loop --timeout 5");
+    let looped = &report["loop"];
+    assert!(looped["windows"].as_u64() > Some(0), "{looped}");
+    assert_eq!(looped["windows"], looped["responses"]);
+
+    let mut program =
+        playback(&fpga, reach, &tempdir().expect("a directory").path().join("gone"), "--loop --json -");
+    program.wait_for("the player plays over and over");
+    let ended = program.stop();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let report: Value = serde_json::from_str(&ended.stdout).expect("nothing but JSON");
+    assert_eq!(report["verdict"], "PASS");
+    assert!(ended.stderr.contains("RESULT: PASS"), "{}", ended.stderr);
+}
+
+#[test]
+fn an_interrupted_playback_reports_and_leaves_the_fpga_standing() {
+    let fpga = Fpga::start("");
+    let (_bridge, reach) = bridge(&fpga, "");
+    let dir = tempdir().expect("a directory");
+    let file = dir.path().join("report.json");
+    let mut program = playback(&fpga, reach, &file, "--num-messages 500 --spacing-us 100000");
+    program.wait_for("the player plays a pass");
+    program.signal(Signal::SIGINT);
+    let ended = program.ended();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert_eq!(ended.stdout.lines().last(), Some("RESULT: FAIL (interrupted by a signal)"));
+    assert!(report(&file)["lost"].as_u64() > Some(0));
+    passes(&fpga, reach, "--num-messages 50 --spacing-us 0");
+}
+
+#[test]
+fn a_bridge_killed_in_mid_run_fails_the_playback() {
+    let mut fpga = Fpga::start("--response-timeout-ms 200");
+    let (bridge, reach) = bridge(&fpga, "");
+    let dir = tempdir().expect("a directory");
+    let program = playback(
+        &fpga,
+        reach,
+        &dir.path().join("report.json"),
+        "--num-messages 500 --spacing-us 20000 --timeout 5",
+    );
+    fpga.program.wait_for("queue pair connected");
+    bridge.signal(Signal::SIGKILL);
+    assert_eq!(bridge.ended().code, None);
+    let ended = program.ended();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let last = ended.stdout.lines().last().unwrap_or_default();
+    assert!(last.starts_with("RESULT: FAIL (pass 1 did not end in time; is the bridge running"), "{last}");
+}
+
+#[test]
+fn an_fpga_killed_in_mid_run_fails_the_playback() {
+    let fpga = Fpga::start("");
+    let (bridge, reach) = bridge(&fpga, "");
+    let dir = tempdir().expect("a directory");
+    let file = dir.path().join("report.json");
+    let mut program = playback(&fpga, reach, &file, "--num-messages 500 --spacing-us 20000");
+    program.wait_for("the player plays a pass");
+    fpga.program.signal(Signal::SIGKILL);
+    let ended = program.ended();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let reasons = report(&file)["reasons"].to_string();
+    assert!(reasons.contains("did not answer") && reasons.contains("emulator runs"), "{reasons}");
+    assert_eq!(bridge.stop().code, Some(0));
+}
+
+#[test]
+fn reports_and_captures_land_in_files() {
+    let dir = tempdir().expect("a directory");
+    let [report_file, pcap] = ["bridge.json", "bridge.pcap"].map(|name| dir.path().join(name));
+    let fpga = Fpga::start("");
+    let (bridge, reach) =
+        bridge(&fpga, &format!("--json {} --pcap {}", report_file.display(), pcap.display()));
+    passes(&fpga, reach, "--num-messages 10");
+    assert_eq!(bridge.stop().code, Some(0));
+    let report = report(&report_file);
+    assert_eq!((&report["mode"], &report["error"]), (&json!("threads"), &Value::Null));
+    assert_eq!((&report["stats"]["received"], &report["stats"]["overruns"]), (&json!(10), &json!(0)));
+    assert_eq!(report["dispatch"]["responses"], 10);
+    let packets = fs::read(&pcap).expect("written");
+    // 20 packets of 64 bytes and more behind a file header of 24.
+    assert!(packets.len() > 24 + 20 * 64, "{}", packets.len());
+}
