@@ -40,7 +40,10 @@ const LAYERS: &[Layer] = &[
         &["roce-core", "roce-ring", "roce-soft", "roce-rendezvous", "roce-verbs"],
         NO_VERBS,
     ),
+    layer("roce-ffi", &[], NO_RUNTIME),
     Layer { name: "roce-capi", siblings: None, never: NO_VERBS },
+    Layer { name: "roce-provider", siblings: None, never: NO_VERBS },
+    Layer { name: "roce-conformance", siblings: None, never: NO_VERBS },
     Layer { name: "roce-tools", siblings: None, never: NO_VERBS },
     layer("xtask", &[], NO_RUNTIME),
 ];
