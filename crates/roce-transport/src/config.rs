@@ -97,6 +97,7 @@ pub struct Config {
     pub(crate) rt_priority: Option<u8>,
     pub(crate) hugepages: bool,
     pub(crate) memory_lock: MemoryLock,
+    pub(crate) max_inline: Option<u32>,
     #[cfg(feature = "soft")]
     pub(crate) faults: Option<roce_soft::FaultConfig>,
     #[cfg(feature = "soft")]
@@ -129,6 +130,7 @@ impl Config {
                 rt_priority: None,
                 hugepages: false,
                 memory_lock: MemoryLock::default(),
+                max_inline: None,
                 #[cfg(feature = "soft")]
                 faults: None,
                 #[cfg(feature = "soft")]
@@ -280,6 +282,13 @@ impl ConfigBuilder {
     /// Whether to lock the rings into memory.
     pub fn memory_lock(mut self, lock: MemoryLock) -> Self {
         self.config.memory_lock = lock;
+        self
+    }
+
+    /// Sends frames of at most so many bytes within the work request, on devices that can; 0 never does.
+    /// Default: as much as the device takes.
+    pub fn max_inline(mut self, bytes: u32) -> Self {
+        self.config.max_inline = Some(bytes);
         self
     }
 

@@ -1,5 +1,5 @@
 //! The link a transceiver runs on, chosen by the device's name.
-#![cfg_attr(not(feature = "soft"), allow(unused_variables))] // without a link there is nothing to call
+#![cfg_attr(not(any(feature = "soft", feature = "verbs")), allow(unused_variables))] // nothing to call
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -10,6 +10,8 @@ use roce_core::{
 };
 #[cfg(feature = "soft")]
 use roce_soft::{SoftConfig, SoftDevice, SoftError};
+#[cfg(feature = "verbs")]
+use roce_verbs::{VerbsConfig, VerbsDevice, VerbsError, VerbsQp};
 
 use crate::config::Config;
 
@@ -22,7 +24,7 @@ type SoftQp = <SoftDevice as Device>::Qp;
 #[non_exhaustive]
 pub enum DeviceError {
     /// The name chooses a link that this build does not have.
-    #[error("no link of that name in this build; it knows: {known}")]
+    #[error("no link of that name in this build; it knows: {known} (RDMA devices need the feature `verbs`)")]
     Unknown {
         /// The forms of name it knows.
         known: &'static str,
@@ -42,6 +44,10 @@ pub enum DeviceError {
     #[cfg(feature = "soft")]
     #[error(transparent)]
     Soft(#[from] SoftError),
+    /// libibverbs or the RDMA device refused.
+    #[cfg(feature = "verbs")]
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
 }
 
 /// Whatever the name of a device chose.
@@ -51,15 +57,22 @@ pub enum AnyDevice {
     /// RoCEv2 in userspace.
     #[cfg(feature = "soft")]
     Soft(SoftDevice),
+    /// An RDMA device.
+    #[cfg(feature = "verbs")]
+    Verbs(VerbsDevice),
 }
 
 /// A queue pair of [`AnyDevice`].
 #[derive(Debug)]
 #[non_exhaustive]
+#[allow(clippy::large_enum_variant)] // moved a few times in its life
 pub enum AnyQp {
     /// In userspace.
     #[cfg(feature = "soft")]
     Soft(SoftQp),
+    /// Of an RDMA device.
+    #[cfg(feature = "verbs")]
+    Verbs(VerbsQp),
 }
 
 /// The sending half of an [`AnyQp`].
@@ -69,6 +82,9 @@ pub enum AnySend {
     /// In userspace.
     #[cfg(feature = "soft")]
     Soft(<SoftQp as UcQp>::Send),
+    /// Of an RDMA device.
+    #[cfg(feature = "verbs")]
+    Verbs(<VerbsQp as UcQp>::Send),
 }
 
 /// The receiving half of an [`AnyQp`].
@@ -78,6 +94,9 @@ pub enum AnyRecv {
     /// In userspace.
     #[cfg(feature = "soft")]
     Soft(<SoftQp as UcQp>::Recv),
+    /// Of an RDMA device.
+    #[cfg(feature = "verbs")]
+    Verbs(<VerbsQp as UcQp>::Recv),
 }
 
 /// Calls whichever link it is.
@@ -86,17 +105,22 @@ macro_rules! on_link {
         match *$any {
             #[cfg(feature = "soft")]
             Self::Soft(ref $link) => $call,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(ref $link) => $call,
         }
     };
     ($any:expr, mut $link:ident => $call:expr) => {
         match *$any {
             #[cfg(feature = "soft")]
             Self::Soft(ref mut $link) => $call,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(ref mut $link) => $call,
         }
     };
 }
 
 impl AnyDevice {
+    #[cfg(not(feature = "verbs"))]
     const KNOWN: &str = if cfg!(feature = "soft") { "soft, soft:ADDR" } else { "none" };
 
     pub(crate) fn open(config: &Config) -> Result<Self, DeviceError> {
@@ -110,6 +134,14 @@ impl AnyDevice {
             };
             return Ok(Self::Soft(SoftDevice::open(soft)?));
         }
+        #[cfg(feature = "verbs")]
+        return Ok(Self::Verbs(VerbsDevice::open(VerbsConfig {
+            device: config.device.clone(),
+            port: config.port,
+            local_ip: config.local_ip,
+            max_inline: config.max_inline,
+        })?));
+        #[cfg(not(feature = "verbs"))]
         Err(DeviceError::Unknown { known: Self::KNOWN })
     }
 }
@@ -133,7 +165,12 @@ impl Device for AnyDevice {
     type Error = DeviceError;
 
     fn create_qp(&self, attr: &QpAttr) -> Result<AnyQp, DeviceError> {
-        on_link!(self, device => Ok(AnyQp::Soft(device.create_qp(attr)?)))
+        match *self {
+            #[cfg(feature = "soft")]
+            Self::Soft(ref device) => Ok(AnyQp::Soft(device.create_qp(attr)?)),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(ref device) => Ok(AnyQp::Verbs(device.create_qp(attr)?)),
+        }
     }
 }
 
@@ -172,6 +209,11 @@ impl UcQp for AnyQp {
             Self::Soft(qp) => match qp.connect(peer) {
                 Ok((send, recv)) => Ok((AnySend::Soft(send), AnyRecv::Soft(recv))),
                 Err(e) => Err(ConnectError { qp: Self::Soft(e.qp), error: e.error.into() }),
+            },
+            #[cfg(feature = "verbs")]
+            Self::Verbs(qp) => match qp.connect(peer) {
+                Ok((send, recv)) => Ok((AnySend::Verbs(send), AnyRecv::Verbs(recv))),
+                Err(e) => Err(ConnectError { qp: Self::Verbs(e.qp), error: e.error.into() }),
             },
         }
     }

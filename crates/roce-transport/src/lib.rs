@@ -13,7 +13,8 @@
 //! ([`Transceiver::blocking_monitor`]) between the wire and the rings' flags, or your one thread, which drives
 //! [`Unified`].
 //!
-//! The link is chosen by the device's name: `soft` or `soft:ADDR` is RoCEv2 in userspace over UDP.
+//! The link is chosen by the device's name: `soft` or `soft:ADDR` is RoCEv2 in userspace over UDP (feature
+//! `soft`); any other name is an RDMA device, through libibverbs (feature `verbs`).
 //!
 //! Invariant: no async runtime and no rendezvous in here; on the message path no allocation, lock, log line
 //! or clock.
