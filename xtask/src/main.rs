@@ -30,6 +30,7 @@ usage: cargo xtask COMMAND [OPTIONS]
   emulate [OPTIONS]   runs FPGA, decoder and playback on this machine and checks every answer (--help: options)
   test [--quick]      runs everything that can be tested here; --quick leaves out what takes minutes
   vm [--] COMMAND     runs a command in a virtual machine that has soft-RoCE (--help: options)
+  vm-test             runs the tests that need an RDMA device there
   outside             builds and runs projects that use single crates, as strangers would
   tidy                checks the rules that neither compiler nor clippy knows
   ci                  setup, then test
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Some("emulate") => emulate::run(rest),
         Some("test") => test::run(rest),
         Some("vm") => vm::run(rest),
+        Some("vm-test") => vm::test(rest),
         Some("outside") => outside::run(rest),
         Some("tidy") => tidy::run(rest),
         Some("ci") => ci::run(rest),

@@ -248,7 +248,7 @@ impl Tests {
 }
 
 /// The number right before `word`.
-fn before(text: &str, word: &str) -> Option<u64> {
+pub(crate) fn before(text: &str, word: &str) -> Option<u64> {
     let at = text.find(&format!(" {word}"))?;
     text[..at].rsplit(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }

@@ -55,7 +55,7 @@ struct Guest {
 
 impl Guest {
     fn refresh(&self, vm: &Path, progress: Progress) -> Result<()> {
-        let cheap = cheap_inputs()?;
+        let cheap = cheap_inputs(HOST_LIBRARIES.iter().chain([&HOST_LOADER, &HOST_SHELL]))?;
         let lists = stamp_of_lists();
         let fits = self.inputs().is_some_and(|inputs| inputs.cheap == cheap);
         if fits && self.note("lists").as_deref() == Some(&lists) {
@@ -155,9 +155,10 @@ fn lock(vm: &Path) -> Result<Flock<File>> {
         .map_err(|(_, errno)| anyhow!("cannot lock {}: {errno}", path.display()))
 }
 
-fn cheap_inputs() -> Result<String> {
+/// `from_the_host`: files that the guest takes from the host.
+fn cheap_inputs<'a>(from_the_host: impl IntoIterator<Item = &'a &'a str>) -> Result<String> {
     let mut text = format!("recipe {:016x}\nwanted {}\n", fingerprint(RECIPE), WANTED.join(" "));
-    for path in HOST_LIBRARIES.iter().chain([&HOST_LOADER, &HOST_SHELL]) {
+    for path in from_the_host {
         let facts = fs::metadata(path).with_context(|| {
             format!("cannot find {path}; the guest takes it from a Debian or Ubuntu host")
         })?;
@@ -216,12 +217,18 @@ mod tests {
 
     #[test]
     fn inputs_tell_of_the_recipe_the_list_and_the_host() {
-        let inputs = cheap_inputs().unwrap();
+        let dir = crate::vm::scratch_for_tests("inputs");
+        let library = dir.join("libc.so.6");
+        let name = library.to_str().unwrap();
+        assert!(cheap_inputs([&name]).unwrap_err().to_string().contains(name));
+        fs::write(&library, "1").unwrap();
+        let inputs = cheap_inputs([&name]).unwrap();
         assert!(inputs.starts_with(&format!("recipe {:016x}\n", fingerprint(RECIPE))), "{inputs}");
-        for wanted in WANTED.iter().chain(HOST_LIBRARIES) {
-            assert!(inputs.contains(wanted), "{wanted}");
-        }
-        assert_eq!(inputs, cheap_inputs().unwrap());
+        assert!(WANTED.iter().all(|wanted| inputs.contains(wanted)), "{inputs}");
+        assert_eq!(inputs, cheap_inputs([&name]).unwrap());
+        fs::write(&library, "22").unwrap();
+        assert_ne!(inputs, cheap_inputs([&name]).unwrap(), "another C library is another guest");
+        fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]

@@ -376,7 +376,11 @@ impl Seen {
             }
             Said::Note(text) => progress.line(&text),
             Said::Broken(reason) => self.broken = Some(reason),
-            Said::Ready(_) => self.phase = Phase::Running,
+            Said::Ready(_) => {
+                self.phase = Phase::Running;
+                // What the kernel said of its boot explains nothing from here on.
+                self.tail.clear();
+            }
             Said::End => self.ended = true,
             Said::Exit(ending) => self.ending = Some(ending),
             Said::Unknown(text) => progress.line(&format!("the guest says what nobody understands: {text}")),

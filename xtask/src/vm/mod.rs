@@ -15,6 +15,7 @@ mod packages;
 mod qemu;
 mod quote;
 mod scratch;
+mod suites;
 mod terminal;
 mod tool;
 
@@ -27,6 +28,7 @@ use anyhow::Result;
 use self::job::{Job, Task};
 use self::machine::Host;
 use self::options::{Options, Request, USAGE};
+pub(crate) use self::suites::run as test;
 use crate::process::Stream;
 use crate::{interrupt, usage_error};
 

@@ -1,0 +1,386 @@
+//! `cargo xtask vm-test`: the tests that need an RDMA device, run in the machine on the kernel's soft-RoCE. No test may be
+//! left out there, so that they cannot pass for want of a device.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::job::{Job, Net, Task};
+use super::machine::Host;
+use super::{Progress, quote, to_ours};
+use crate::process::Stream;
+use crate::{cargo, interrupt, table, test, usage_error};
+
+pub(crate) const USAGE: &str = "\
+usage: cargo xtask vm-test [--only TEXT] [--verbose]
+
+Builds the tests that need an RDMA device and runs them in a virtual machine on soft-RoCE devices. Exit code: 0 all
+passed, 1 not. See docs/vm.md.
+
+  --only TEXT   only suites whose name has TEXT in it, such as lo or roce-verbs
+  --verbose     show the messages of the guest's kernel too
+";
+
+/// How long one machine's tests may take together.
+const TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Tests on some network of the guest.
+struct Suite {
+    package: &'static str,
+    /// Its integration test, a file in `tests`.
+    test: &'static str,
+    features: &'static str,
+    net: Net,
+    /// Bytes.
+    mtu: u32,
+    env: &'static [(&'static str, &'static str)],
+}
+
+const LO: &[(&str, &str)] = &[("ROCE_TEST_DEVICE", "rxe0")];
+const PAIR: &[(&str, &str)] = &[("ROCE_TEST_DEVICE", "rxe_a"), ("ROCE_TEST_PEER_DEVICE", "rxe_b")];
+const UNPLUGGED: &[(&str, &str)] = &[("ROCE_TEST_DEVICE", "rxe_a"), ("ROCE_TEST_INTERFACE", "va")];
+
+const fn verbs(test: &'static str, net: Net, mtu: u32, env: &'static [(&str, &str)]) -> Suite {
+    Suite { package: "roce-verbs", test, features: "", net, mtu, env }
+}
+
+const fn conformance(net: Net, mtu: u32, env: &'static [(&str, &str)]) -> Suite {
+    Suite { package: "roce-conformance", test: "device", features: "verbs", net, mtu, env }
+}
+
+/// Neighbours with the same network share a machine; what takes a link down comes last on it.
+const SUITES: &[Suite] = &[
+    verbs("device", Net::Lo, 9000, LO),
+    conformance(Net::Lo, 9000, LO),
+    verbs("device", Net::Veth, 9000, PAIR),
+    conformance(Net::Veth, 9000, PAIR),
+    verbs("link_down", Net::Veth, 9000, UNPLUGGED),
+    verbs("device", Net::Veth, 1500, PAIR),
+    conformance(Net::Veth, 1500, PAIR),
+];
+
+impl Suite {
+    fn name(&self) -> String {
+        format!("{} {} on {}", self.package, self.test, self.network())
+    }
+
+    fn network(&self) -> String {
+        match self.net {
+            Net::Veth | Net::Netns => format!("{}, MTU {}", self.net.name(), self.mtu),
+            Net::None | Net::Lo => self.net.name().to_owned(),
+        }
+    }
+}
+
+/// What libtest says at its end, and the exit status behind it.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct Outcome {
+    summaries: u32,
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+    filtered: u64,
+    /// `None`: the test program was never seen to end.
+    status: Option<u8>,
+    took: Duration,
+}
+
+pub(crate) fn run(args: Vec<OsString>) -> Result<ExitCode> {
+    let Some((only, progress)) = options(args)? else {
+        print!("{USAGE}");
+        return Ok(ExitCode::SUCCESS);
+    };
+    interrupt::install()?;
+    let started = Instant::now();
+    let chosen: Vec<&Suite> = SUITES.iter().filter(|suite| suite.name().contains(&only)).collect();
+    if chosen.is_empty() {
+        let names: Vec<String> = SUITES.iter().map(Suite::name).collect();
+        return Err(usage_error(format!("no suite has {only:?} in its name: {}", names.join("; ")), USAGE));
+    }
+    // The machine first: without one nothing needs to be built.
+    let host = Host::new(None, progress)?;
+    let mut programs = Vec::new();
+    for suite in &chosen {
+        programs.push(program(suite)?);
+    }
+    let together: Vec<(&Suite, PathBuf)> = chosen.into_iter().zip(programs).collect();
+    let mut rows = Vec::new();
+    let mut failed = 0;
+    for machine in together.chunk_by(|(a, _), (b, _)| (a.net, a.mtu) == (b.net, b.mtu)) {
+        let (outcomes, lost) = run_together(&host, machine)?;
+        for ((suite, _), outcome) in machine.iter().zip(outcomes) {
+            let verdict = outcome.verdict(lost.as_deref());
+            failed += u32::from(verdict.is_err());
+            rows.push(outcome.row(suite, verdict));
+        }
+    }
+    let headers = ["suite", "network", "state", "passed", "failed", "seconds", "note"];
+    println!("\n{}", table::render(&headers, &rows));
+    println!(
+        "{} of {} suites passed, in {:.0} s",
+        rows.len() - failed as usize,
+        rows.len(),
+        started.elapsed().as_secs_f64()
+    );
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// `None`: help was asked for.
+fn options(args: Vec<OsString>) -> Result<Option<(String, Progress)>> {
+    let mut only = String::new();
+    let mut progress = Progress::Shown;
+    let mut args = args.into_iter();
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
+            Some("--only") => {
+                let value = args.next().and_then(|value| value.into_string().ok());
+                only = value.ok_or_else(|| usage_error("--only needs a part of a suite's name", USAGE))?;
+            }
+            Some("--verbose") => progress = Progress::Verbose,
+            Some("--help" | "-h") => return Ok(None),
+            _ => return Err(usage_error(format!("no such option: {}", arg.to_string_lossy()), USAGE)),
+        }
+    }
+    Ok(Some((only, progress)))
+}
+
+/// Builds the suite's test program.
+fn program(suite: &Suite) -> Result<PathBuf> {
+    let mut build = cargo::command(["test", "--no-run", "--package", suite.package, "--test", suite.test]);
+    if !suite.features.is_empty() {
+        build.args(["--features", suite.features]);
+    }
+    let built = cargo::build_programs(build).with_context(|| {
+        format!(
+            "cannot build test {} of {}; `cargo xtask setup` installs what it needs",
+            suite.test, suite.package
+        )
+    })?;
+    let named = |path: &&PathBuf| is_build_of(path, suite.test);
+    built.iter().find(named).cloned().with_context(|| format!("the build made no test called {}", suite.test))
+}
+
+/// Cargo appends a hash to the names of test programs.
+fn is_build_of(path: &Path, test: &str) -> bool {
+    let stem = path.file_name().and_then(OsStr::to_str).and_then(|file| file.rsplit_once('-'));
+    stem.is_some_and(|(name, _hash)| name == test)
+}
+
+/// Runs suites in one machine: what came of each, and what became of the machine where it failed.
+fn run_together(host: &Host, suites: &[(&Suite, PathBuf)]) -> Result<(Vec<Outcome>, Option<String>)> {
+    let first = suites[0].0;
+    let job = Job {
+        task: Task::Command(vec!["sh".into(), "-c".into(), script(suites)]),
+        env: vec![("TERM".to_owned(), "dumb".into()), ("RUST_BACKTRACE".to_owned(), "1".into())],
+        cwd: "/".into(),
+        net: first.net,
+        mtu: first.mtu,
+        smp: 2,
+        mem: 1024,
+        timeout: Some(TIMEOUT),
+    };
+    let mut report = Report { outcomes: vec![Outcome::default(); suites.len()], ..Report::default() };
+    let ran = host.run(&job, &mut |stream, bytes| {
+        if stream == Stream::Out {
+            report.take(bytes);
+        }
+        to_ours(stream, bytes)
+    });
+    let lost = match ran {
+        Ok(_) => None,
+        Err(error) => {
+            interrupt::check()?;
+            eprintln!("error: {error:#}");
+            Some(format!("{error:#}").lines().next().unwrap_or_default().to_owned())
+        }
+    };
+    std::io::stdout().flush()?;
+    Ok((report.outcomes, lost))
+}
+
+/// Runs each suite in its package's folder, as cargo would, with a line before and one behind.
+fn script(suites: &[(&Suite, PathBuf)]) -> OsString {
+    let mut script = Vec::new();
+    for (index, (suite, program)) in suites.iter().enumerate() {
+        let folder = cargo::root().join("crates").join(suite.package);
+        let mut words: Vec<OsString> = vec!["env".into()];
+        words.extend(suite.env.iter().map(|(name, value)| format!("{name}={value}").into()));
+        words.extend([program.clone().into(), "--include-ignored".into(), "--test-threads=1".into()]);
+        script.extend(quote::command(["echo".into(), format!("{BEGIN}{index}: {}", suite.name())]));
+        script.extend(b"; cd ");
+        script.extend(quote::word(folder.as_os_str()));
+        script.extend(b" && ");
+        script.extend(quote::command(words));
+        script.extend(format!("; echo \"{END}{index}: $?\"\n").bytes());
+    }
+    std::os::unix::ffi::OsStringExt::from_vec(script)
+}
+
+const BEGIN: &str = "=== suite ";
+const END: &str = "=== end of suite ";
+
+/// Reads what the script prints.
+#[derive(Debug, Default)]
+struct Report {
+    outcomes: Vec<Outcome>,
+    line: Vec<u8>,
+    /// The suite that runs, since when.
+    now: Option<(usize, Instant)>,
+}
+
+impl Report {
+    fn take(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            if *byte == b'\n' {
+                let line = std::mem::take(&mut self.line);
+                self.hear(&String::from_utf8_lossy(&line));
+            } else {
+                self.line.push(*byte);
+            }
+        }
+    }
+
+    fn hear(&mut self, line: &str) {
+        let numbered = |prefix: &str| {
+            let (index, rest) = line.strip_prefix(prefix)?.split_once(": ")?;
+            Some((index.parse::<usize>().ok().filter(|index| *index < self.outcomes.len())?, rest))
+        };
+        if let Some((index, _name)) = numbered(BEGIN) {
+            self.now = Some((index, Instant::now()));
+        } else if let Some((index, status)) = numbered(END) {
+            let outcome = &mut self.outcomes[index];
+            outcome.status = status.parse().ok();
+            outcome.took = self.now.take().map(|(_, since)| since.elapsed()).unwrap_or_default();
+        } else if let Some((index, _)) = self.now {
+            self.outcomes[index].add(line);
+        }
+    }
+}
+
+impl Outcome {
+    /// Takes libtest's closing line.
+    fn add(&mut self, line: &str) {
+        if !line.starts_with("test result: ") {
+            return;
+        }
+        let count = |word| test::before(line, word).unwrap_or(0);
+        self.summaries += 1;
+        self.passed += count("passed");
+        self.failed += count("failed");
+        self.ignored += count("ignored");
+        self.filtered += count("filtered out");
+    }
+
+    /// Passed only if the program said so in both ways and left nothing out.
+    fn verdict(&self, lost: Option<&str>) -> Result<(), String> {
+        match self {
+            Self { status: None, .. } => Err(lost.unwrap_or("it was never seen to end").to_owned()),
+            Self { failed: 1.., .. } => Err(String::new()),
+            Self { status: Some(status), .. } if *status != 0 => Err(format!("exit code {status}")),
+            Self { summaries, .. } if *summaries != 1 => {
+                Err(format!("{summaries} closing lines instead of one"))
+            }
+            Self { ignored: 0, filtered: 0, passed: 1.., .. } => Ok(()),
+            Self { passed: 0, .. } => Err("no test ran".to_owned()),
+            Self { ignored, filtered, .. } => Err(format!("{} tests were left out", ignored + filtered)),
+        }
+    }
+
+    fn row(&self, suite: &Suite, verdict: Result<(), String>) -> Vec<String> {
+        let (state, note) = match verdict {
+            Ok(()) => ("passed", String::new()),
+            Err(note) => ("FAILED", note),
+        };
+        vec![
+            format!("{} {}", suite.package, suite.test),
+            suite.network(),
+            state.to_owned(),
+            self.passed.to_string(),
+            self.failed.to_string(),
+            format!("{:.1}", self.took.as_secs_f64()),
+            note,
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn outcome_of(lines: &str) -> Outcome {
+        let mut report = Report { outcomes: vec![Outcome::default(); 2], ..Report::default() };
+        // In pieces as small as they may come.
+        lines.bytes().for_each(|byte| report.take(&[byte]));
+        report.outcomes.swap_remove(1)
+    }
+
+    fn verdict(result: &str, status: &str) -> Result<(), String> {
+        let lines = format!("=== suite 1: x\nrunning 2 tests\n{result}\n=== end of suite 1: {status}\n");
+        outcome_of(&lines).verdict(None)
+    }
+
+    #[test]
+    fn all_tests_must_run_and_pass() {
+        let good =
+            "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s";
+        assert_eq!(verdict(good, "0"), Ok(()));
+        assert_eq!(verdict(good, "101"), Err("exit code 101".to_owned()));
+        assert_eq!(
+            verdict(&format!("{good}\n{good}"), "0"),
+            Err("2 closing lines instead of one".to_owned())
+        );
+        assert_eq!(verdict("", "0"), Err("0 closing lines instead of one".to_owned()));
+        let with = |from, to| verdict(&good.replace(from, to), "0");
+        assert_eq!(with("0 ignored", "1 ignored"), Err("1 tests were left out".to_owned()));
+        assert_eq!(with("0 filtered", "3 filtered"), Err("3 tests were left out".to_owned()));
+        assert_eq!(with("2 passed", "0 passed"), Err("no test ran".to_owned()));
+        assert!(with("0 failed", "1 failed").is_err());
+    }
+
+    #[test]
+    fn a_suite_without_an_end_failed_with_its_machine() {
+        let cut = outcome_of("=== suite 1: x\ntest result: ok. 2 passed; 0 failed\n");
+        assert_eq!(cut.verdict(Some("kernel panic")), Err("kernel panic".to_owned()));
+        assert!(cut.verdict(None).is_err());
+        assert!(outcome_of("").verdict(None).is_err());
+    }
+
+    #[test]
+    fn the_script_runs_every_suite_and_tells_of_each() {
+        // Stands for a test program: says what it was given, and ends as the first of two would when tests fail.
+        let fake = PathBuf::from("/usr/bin/printenv");
+        let suites = [(&SUITES[0], fake.clone()), (&SUITES[2], fake)];
+        let output = Command::new("sh").arg("-c").arg(script(&suites)).output().unwrap();
+        let mut report = Report { outcomes: vec![Outcome::default(); 2], ..Report::default() };
+        report.take(&output.stdout);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.starts_with("=== suite 0: roce-verbs device on lo\n"), "{text}");
+        let statuses: Vec<Option<u8>> = report.outcomes.iter().map(|outcome| outcome.status).collect();
+        // printenv takes no option called --include-ignored.
+        assert_eq!(statuses, [Some(2), Some(2)], "{text}");
+    }
+
+    #[test]
+    fn test_programs_are_known_by_name() {
+        assert!(is_build_of(Path::new("/t/deps/link_down-0a1b"), "link_down"));
+        assert!(!is_build_of(Path::new("/t/deps/down-0a1b"), "link_down"));
+        assert!(!is_build_of(Path::new("/t/debug/device"), "device"));
+    }
+
+    #[test]
+    fn suites_of_one_network_are_neighbours() {
+        let networks: Vec<String> = SUITES.iter().map(Suite::network).collect();
+        let mut machines = networks.clone();
+        machines.dedup();
+        let mut different = networks;
+        different.sort();
+        different.dedup();
+        assert_eq!(machines.len(), different.len());
+    }
+}
