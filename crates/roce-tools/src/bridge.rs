@@ -141,7 +141,11 @@ impl Bridge {
             let monitor = scope.spawn(|| self.transceiver.blocking_monitor());
             wait_until(stop, deadline, &|| monitor.is_finished() || finished());
             self.transceiver.close();
-            Ok(monitor.join().map_err(|_| Error::Panicked)??)
+            match monitor.join().map_err(|_| Error::Panicked)? {
+                // Closed by us, before the monitor had even begun.
+                Err(roce_transport::Error::Closed) => Ok(()),
+                ended => Ok(ended?),
+            }
         })
     }
 

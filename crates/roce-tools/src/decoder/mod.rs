@@ -1,13 +1,13 @@
 //! A minimum-weight perfect matching decoder built from a detector error model.
 //!
-//! [`dem`] reads Stim's text format, [`graph`] turns its errors into a weighted matching graph, and [`Mwpm`]
-//! decodes detection events with it. [`MWPM_DECODE`] is the RPC function that offers it.
+//! [`DetectorErrorModel`] reads Stim's text format, [`MatchingGraph`] turns its errors into weighted edges, and
+//! [`Mwpm`] decodes detection events with them. [`MWPM_DECODE`] is the RPC function that offers it.
 
 mod dem;
 mod graph;
 mod mwpm;
 
-pub use dem::{DetectorErrorModel, ErrorMechanism};
+pub use dem::{Component, DetectorErrorModel, ErrorMechanism};
 pub use graph::{Edge, MatchingGraph};
 pub use mwpm::{DecodeError, MWPM_DECODE, Mwpm};
 

@@ -4,3 +4,4 @@ mod faulty_bridge;
 mod harness;
 mod refusals;
 mod runs;
+mod soak;
