@@ -66,9 +66,7 @@ fn close_at_random_moments<L: Links>(links: &L, a_mode: Mode, b_mode: Mode) {
             stop.store(true, Ordering::Relaxed);
         });
         for station in [&mut a, &mut b] {
-            let ended = station.ended();
-            // A close that comes before its threads have begun lets none begin.
-            assert!(matches!(ended, Ok(()) | Err(roce_transport::Error::Closed)), "{ended:?}");
+            station.ended().expect("no error up to close");
             assert_eq!(station.state(), State::Closed);
         }
     }
@@ -89,7 +87,6 @@ pub(crate) fn close_at_random_moments_of_unified<L: Links>(links: &L) {
 pub(crate) fn close_from_many_threads<L: Links>(links: &L) {
     for mode in [Mode::Threads, Mode::Unified, Mode::Forward] {
         let (mut a, b) = stations(links, shape(mode, TxMode::Send), shape(Mode::Threads, TxMode::Send));
-        wait_until("the threads", || a.state() == State::Running || mode == Mode::Unified);
         thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {

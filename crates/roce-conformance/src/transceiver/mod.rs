@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 
 use roce_core::{LocalEndpoint, PeerEndpoint};
 use roce_ring::SlotBytes;
-use roce_transport::{ConfigBuilder, Error, Mode, RingEnds, Transceiver, Unified};
+use roce_transport::{ConfigBuilder, Error, Mode, RingEnds, State, Transceiver, Unified};
 
 use crate::links::{Links, Side};
 use crate::memory::content;
@@ -51,6 +51,7 @@ impl Station {
         if self.config().mode() != Mode::Unified {
             let transceiver = Arc::clone(&self.transceiver);
             self.monitor = Some(thread::spawn(move || transceiver.blocking_monitor()));
+            wait_until("the threads", || self.state() != State::Connected);
         }
     }
 
