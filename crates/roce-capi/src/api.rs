@@ -14,6 +14,9 @@ use crate::error::Refusal;
 use crate::instance::{Handle, Instance, TRANSCEIVERS, Up};
 use crate::settings::{Arguments, Peer, Settings};
 
+/// `cpu_roce_tx_mode_t`, in which C may put any number.
+pub type TxModeNumber = c_uint;
+
 /// Exports functions with C names, each behind the wall. What follows the signature is the value of a refusal.
 macro_rules! export {
     ($(
@@ -48,7 +51,7 @@ export! {
         rx_only: c_int,
         tx_only: c_int,
         unified: c_int,
-        tx_mode: c_uint,
+        tx_mode: TxModeNumber,
         peer_rx_base_addr: u64,
         peer_rx_rkey: u32,
     ) -> Handle, or ptr::null_mut() => create;
@@ -152,7 +155,7 @@ fn create(
     rx_only: c_int,
     tx_only: c_int,
     unified: c_int,
-    tx_mode: c_uint,
+    tx_mode: TxModeNumber,
     peer_rx_base: u64,
     peer_rkey: u32,
 ) -> Handle {

@@ -302,7 +302,7 @@ struct Running<'a>(&'a AtomicBool);
 impl<'a> Running<'a> {
     /// `None` if it is set already.
     fn begin(flag: &'a AtomicBool) -> Option<Self> {
-        (!flag.swap(true, Ordering::AcqRel)).then_some(Self(flag))
+        (!flag.swap(true, Ordering::AcqRel)).then(|| Self(flag)) // made only then: its drop clears the flag
     }
 }
 

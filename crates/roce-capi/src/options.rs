@@ -97,7 +97,7 @@ mod tests {
         let error = try_option("color", "red").expect_err("no option");
         assert!(error.contains("`color`") && error.contains("rx_cpu, tx_cpu"), "{error}");
         for (key, _, _) in OPTIONS {
-            for value in ["", "maybe", "-1"] {
+            for value in ["?", "maybe", "-1"] {
                 assert!(try_option(key, value).is_err(), "{key}={value}");
             }
         }
