@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use roce_core::{
     CompletionError, ConnectError, Device, Mtu, PeerEndpoint, PostError, QpAttr, Qpn, Received,
@@ -13,22 +13,22 @@ use roce_core::{
 };
 
 const DEPTH: usize = 64;
-const IS_WRITE: u64 = 1 << 63;
+const IS_WRITE: u32 = 1 << 31;
 
 /// One direction: the immediates of the messages under way.
 #[derive(Debug)]
 pub(crate) struct Wire {
-    messages: [AtomicU64; DEPTH],
-    sent: AtomicU64,
+    messages: [AtomicU32; DEPTH],
+    sent: AtomicUsize,
 }
 
 impl Wire {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { messages: [const { AtomicU64::new(0) }; DEPTH], sent: AtomicU64::new(0) })
+        Arc::new(Self { messages: [const { AtomicU32::new(0) }; DEPTH], sent: AtomicUsize::new(0) })
     }
 
-    fn message(&self, n: u64) -> &AtomicU64 {
-        &self.messages[n as usize % DEPTH]
+    fn message(&self, n: usize) -> &AtomicU32 {
+        &self.messages[n % DEPTH]
     }
 }
 
@@ -47,13 +47,13 @@ pub(crate) struct StubQp {
 #[derive(Debug)]
 pub(crate) struct StubSend {
     out: Arc<Wire>,
-    staged: u64,
+    staged: usize,
 }
 
 #[derive(Debug)]
 pub(crate) struct StubRecv {
     back: Arc<Wire>,
-    taken: u64,
+    taken: usize,
     posted: VecDeque<u32>,
 }
 
@@ -115,7 +115,7 @@ impl UcSend for StubSend {
     fn stage(&mut self, wr: &SendWr) -> Result<(), PostError> {
         let message = match wr.verb {
             Verb::Send { .. } => 0,
-            Verb::Write { imm, .. } => IS_WRITE | u64::from(imm.unwrap_or_default()),
+            Verb::Write { imm, .. } => IS_WRITE | imm.unwrap_or_default(),
         };
         self.out.message(self.staged).store(message, Ordering::Relaxed);
         self.staged += 1;
@@ -151,7 +151,7 @@ impl UcRecv for StubRecv {
         let id = self.posted.pop_front().expect("a receive for each message");
         let received = match message & IS_WRITE {
             0 => Received { kind: RecvKind::Send, len: 64, imm: None },
-            _ => Received { kind: RecvKind::WriteWithImm, len: 64, imm: Some(message as u32) },
+            _ => Received { kind: RecvKind::WriteWithImm, len: 64, imm: Some(message & !IS_WRITE) },
         };
         out[0] = RecvCompletion { id, result: Ok(received) };
         Ok(1)
