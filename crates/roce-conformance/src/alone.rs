@@ -2,8 +2,9 @@
 
 use std::env;
 use std::fs;
-use std::path::Path;
 use std::process::Command;
+
+use crate::wait::wait_until;
 
 /// Names the case that a child process is there for.
 const CHILD: &str = "ROCE_CONFORMANCE_ALONE";
@@ -28,8 +29,8 @@ pub(crate) fn alone(name: &str, body: impl FnOnce()) {
 /// What a process holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Holdings {
-    pub(crate) files: usize,
-    pub(crate) threads: usize,
+    files: usize,
+    threads: usize,
 }
 
 impl Holdings {
@@ -37,9 +38,23 @@ impl Holdings {
     pub(crate) fn now() -> Self {
         Self { files: entries("/proc/self/fd"), threads: entries("/proc/self/task") }
     }
+
+    /// After `warm_up`, which opens what is opened once per process and leaves no thread.
+    pub(crate) fn after(warm_up: impl FnOnce()) -> Self {
+        let threads = Self::now().threads;
+        warm_up();
+        wait_until("joined threads to vanish", || Self::now().threads <= threads);
+        Self::now()
+    }
+
+    /// Asserts that this process holds as much again. A thread that was joined is seen a moment longer.
+    pub(crate) fn assert_again(self, what: &str) {
+        wait_until("joined threads to vanish", || Self::now().threads <= self.threads);
+        assert_eq!(Self::now(), self, "{what}");
+    }
 }
 
-fn entries(dir: impl AsRef<Path>) -> usize {
+fn entries(dir: &str) -> usize {
     fs::read_dir(dir).expect("procfs").count()
 }
 

@@ -42,6 +42,10 @@ pub trait Links {
     /// Whether a queue pair still receives after a WRITE with a wrong key or outside its region came. Such a WRITE is
     /// never seen by its sender; a device may put the receiving queue pair into error.
     fn survives_access_errors(&self) -> bool;
+
+    /// Whether a queue pair still receives after a WRITE of several packets broke off, or met no receive for its
+    /// immediate.
+    fn survives_torn_writes(&self) -> bool;
 }
 
 /// A link that loses packets on demand.

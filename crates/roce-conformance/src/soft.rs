@@ -63,6 +63,10 @@ impl Links for SoftLinks {
     fn survives_access_errors(&self) -> bool {
         true
     }
+
+    fn survives_torn_writes(&self) -> bool {
+        true
+    }
 }
 
 impl LossyLinks for SoftLinks {

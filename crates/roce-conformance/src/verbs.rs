@@ -94,4 +94,10 @@ impl Links for VerbsLinks {
     fn survives_access_errors(&self) -> bool {
         true
     }
+
+    /// The Linux software device takes all that follows for the rest of the torn WRITE, and drops it (`resp.opcode` in
+    /// drivers/infiniband/sw/rxe/rxe_resp.c is put back only where a receive is at hand; seen with Linux 6.1).
+    fn survives_torn_writes(&self) -> bool {
+        false
+    }
 }

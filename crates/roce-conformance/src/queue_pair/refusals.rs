@@ -30,7 +30,9 @@ pub(crate) fn without_a_receive_a_message_is_gone<L: Links>(links: &L) {
     let long = content(1, 700);
     for (at, bytes) in [&long[..LEN], &long[..], &[]].into_iter().enumerate() {
         a.say(at * 1024, bytes, Verb::Send { imm: None });
-        a.say(at * 1024, bytes, a.write(8192, Some(1)));
+        if bytes.len() <= 256 || links.survives_torn_writes() {
+            a.say(at * 1024, bytes, a.write(8192, Some(1)));
+        }
     }
     // A plain WRITE needs no receive. When it is there, all before it were dropped.
     a.say(16384, b"all gone", a.write(16384, None));

@@ -239,7 +239,7 @@ pub(crate) fn a_cleared_flag_frees_the_slot<L: Links>(links: &L) {
         (0..64).for_each(|n| publish(&from, 0, n));
         for n in 0..64 {
             let slot = wait_for("a message", || to.rx_poll().expect("open"));
-            assert_eq!(read_frame(to.rx_slot(slot), frame), n);
+            assert_eq!(read_frame(to.rx_slot(slot), frame), n, "frames of {frame} bytes");
         }
     }
 }
@@ -254,7 +254,7 @@ pub(crate) fn a_published_unified_slot_is_free<L: Links>(links: &L) {
         }
         for n in 0..64 {
             let slot = wait_for("a message", || to.rx_poll().expect("open"));
-            assert_eq!(read_frame(to.rx_slot(slot), frame), n);
+            assert_eq!(read_frame(to.rx_slot(slot), frame), n, "frames of {frame} bytes");
         }
     }
 }

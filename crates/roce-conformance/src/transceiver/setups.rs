@@ -34,21 +34,19 @@ fn hopeless<L: Links>(links: &L) -> Vec<(&'static str, Config)> {
 
 pub(crate) fn a_failed_setup_leaves_nothing<L: Links>(links: &L) {
     alone("setups::a_failed_setup_leaves_nothing", || {
-        converse(links, 10, small, small);
-        let hopeless = hopeless(links);
-        for (what, config) in hopeless {
-            let before = Holdings::now();
+        let before = Holdings::after(|| converse(links, 10, small, small));
+        for (what, config) in hopeless(links) {
             let transceiver = Transceiver::new(config);
             for _ in 0..3 {
                 let error = transceiver.setup().expect_err(what);
                 assert!(!matches!(error, Error::Closed | Error::State { .. }), "{what}: {error}");
                 assert_eq!(transceiver.state(), State::Created, "{what}");
                 assert!(transceiver.endpoint().is_none() && transceiver.rx_ring().is_none(), "{what}");
-                assert_eq!(Holdings::now(), before, "{what}");
+                before.assert_again(what);
             }
             // The link is as good as before, while the failed one still exists.
             converse(links, 10, small, small);
-            assert_eq!(Holdings::now(), before, "{what}");
+            before.assert_again(what);
         }
     });
 }
@@ -88,10 +86,10 @@ pub(crate) fn fifty_cycles_leave_nothing<L: Links>(links: &L) {
         }
     };
     alone("setups::fifty_cycles_leave_nothing", || {
-        cycles(10);
-        let (before, resident) = (Holdings::now(), resident_bytes());
+        let before = Holdings::after(|| cycles(10));
+        let resident = resident_bytes();
         cycles(50);
-        assert_eq!(Holdings::now(), before);
+        before.assert_again("fifty cycles");
         let now = resident_bytes();
         assert!(now < resident + SLACK, "{resident} bytes resident before, {now} after 50 cycles");
     });
