@@ -14,10 +14,25 @@ use crate::{cargo, interrupt, only_flag, table};
 struct Need {
     /// Where it comes from.
     source: Source,
+    /// What cannot be done without it.
+    purpose: Purpose,
     /// What for.
     why: &'static str,
     /// How to see that it is there.
     probe: Probe,
+}
+
+/// `cargo xtask emulate` needs nothing but what is for building.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// Building anything at all.
+    Building,
+    /// Testing.
+    Testing,
+    /// Building what speaks to RDMA devices.
+    Verbs,
+    /// `cargo xtask vm` and `vm-test`.
+    Machine,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,31 +54,63 @@ enum Probe {
 }
 
 const NEEDS: &[Need] = &[
-    Need { source: Source::Debian("gcc"), why: "links every program", probe: Probe::Program("cc") },
-    Need {
-        source: Source::Debian("libc6-dev"),
-        why: "start files and C library that programs link with",
-        probe: Probe::File(&[
+    debian("gcc", Purpose::Building, "links every program", Probe::Program("cc")),
+    debian(
+        "libc6-dev",
+        Purpose::Building,
+        "start files and C library that programs link with",
+        Probe::File(&[
             "/usr/lib/x86_64-linux-gnu/crt1.o",
             "/usr/lib/aarch64-linux-gnu/crt1.o",
             "/usr/lib64/crt1.o",
             "/usr/lib/crt1.o",
         ]),
-    },
-    Need {
-        source: Source::Component("rustfmt"),
-        why: "test checks the formatting",
-        probe: Probe::Cargo("fmt"),
-    },
-    Need { source: Source::Component("clippy"), why: "test runs the lints", probe: Probe::Cargo("clippy") },
+    ),
+    component("rustfmt", "checks the formatting", Probe::Cargo("fmt")),
+    component("clippy", "runs the lints", Probe::Cargo("clippy")),
+    debian(
+        "libibverbs-dev",
+        Purpose::Verbs,
+        "headers and library of the RDMA verbs",
+        Probe::File(&["/usr/include/infiniband/verbs.h"]),
+    ),
+    debian(
+        "librdmacm-dev",
+        Purpose::Verbs,
+        "the bindings to libibverbs ask for it too",
+        Probe::File(&["/usr/include/rdma/rdma_cma.h"]),
+    ),
+    debian(
+        "libclang-14-dev",
+        Purpose::Verbs,
+        "reads the headers; 16 and newer do not work with these bindings",
+        Probe::File(&["/usr/lib/llvm-14/lib/libclang.so", "/usr/lib/llvm-14/lib/libclang.so.1"]),
+    ),
+    debian("pkg-config", Purpose::Verbs, "finds libibverbs", Probe::Program("pkg-config")),
+    debian(
+        "ibverbs-providers",
+        Purpose::Verbs,
+        "drivers of the RDMA devices of this machine",
+        Probe::File(&["/etc/libibverbs.d/mlx5.driver"]),
+    ),
+    debian("qemu-system-x86", Purpose::Machine, "runs the guest", Probe::Program("qemu-system-x86_64")),
+    debian("xz-utils", Purpose::Machine, "unpacks the guest's kernel", Probe::Program("xz")),
 ];
+
+const fn debian(name: &'static str, purpose: Purpose, why: &'static str, probe: Probe) -> Need {
+    Need { source: Source::Debian(name), purpose, why, probe }
+}
+
+const fn component(name: &'static str, why: &'static str, probe: Probe) -> Need {
+    Need { source: Source::Component(name), purpose: Purpose::Testing, why, probe }
+}
 
 pub(crate) fn run(args: Vec<OsString>) -> Result<ExitCode> {
     let check = only_flag(args, Some("--check"))?;
     interrupt::install()?;
     let missing: Vec<&Need> = NEEDS.iter().filter(|need| !is_there(&need.probe)).collect();
     let rows: Vec<Vec<String>> = NEEDS.iter().map(|need| row(need, &missing)).collect();
-    print!("{}", table::render(&["needed", "from", "state", "why"], &rows));
+    print!("{}", table::render(&["needed", "from", "state", "for", "why"], &rows));
     if missing.is_empty() {
         println!("Nothing is missing.");
         return Ok(ExitCode::SUCCESS);
@@ -85,6 +132,17 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+impl Purpose {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Building => "building",
+            Self::Testing => "testing",
+            Self::Verbs => "RDMA devices",
+            Self::Machine => "virtual machine",
+        }
+    }
+}
+
 impl Need {
     fn name(&self) -> &'static str {
         match self.source {
@@ -99,7 +157,7 @@ fn row(need: &Need, missing: &[&Need]) -> Vec<String> {
         Source::Component(_) => "rustup",
     };
     let state = if missing.iter().any(|m| m.source == need.source) { "missing" } else { "there" };
-    [need.name(), from, state, need.why].map(str::to_owned).to_vec()
+    [need.name(), from, state, need.purpose.name(), need.why].map(str::to_owned).to_vec()
 }
 
 fn is_there(probe: &Probe) -> bool {

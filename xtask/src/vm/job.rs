@@ -126,23 +126,24 @@ fn mounts(shares: &[Share]) -> Vec<u8> {
     script
 }
 
-/// What a shell would make of the task, for people.
+/// What a shell would make of the task, for people: of something long the beginning.
 pub(super) fn shown(task: &Task) -> String {
-    match task {
-        Task::Shell => "a shell".to_owned(),
-        Task::Command(words) => {
-            let plain = |word: &OsString| {
-                let text = word.to_string_lossy();
-                let safe = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
-                if !text.is_empty() && text.chars().all(safe) {
-                    text.into_owned()
-                } else {
-                    OsString::from_vec(quote::word(word)).to_string_lossy().into_owned()
-                }
-            };
-            words.iter().map(plain).collect::<Vec<_>>().join(" ")
-        }
+    const LONGEST: usize = 100;
+    let words = match task {
+        Task::Shell => return "a shell".to_owned(),
+        Task::Command(words) => words.iter().map(shown_word).collect::<Vec<_>>().join(" "),
+    };
+    let line: String = words.chars().take(LONGEST).take_while(|c| *c != '\n').collect();
+    if line.len() < words.len() { line + " ..." } else { line }
+}
+
+fn shown_word(word: &OsString) -> String {
+    let text = word.to_string_lossy();
+    let safe = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !text.is_empty() && text.chars().all(safe) {
+        return text.into_owned();
     }
+    OsString::from_vec(quote::word(word)).to_string_lossy().into_owned()
 }
 
 #[cfg(test)]
@@ -195,5 +196,7 @@ mod tests {
     fn tasks_are_shown_as_they_would_be_typed() {
         assert_eq!(shown(&job(&["ls", "-l", "a b", ""]).task), "ls -l 'a b' ''");
         assert_eq!(shown(&Task::Shell), "a shell");
+        assert_eq!(shown(&job(&["echo", "a\nb"]).task), "echo 'a ...");
+        assert_eq!(shown(&job(&["x".repeat(200).as_str()]).task), format!("{} ...", "x".repeat(100)));
     }
 }
