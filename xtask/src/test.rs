@@ -236,12 +236,12 @@ impl Tests {
     /// Takes the summaries of libtest ("test result: ok. 3 passed; 0 failed; ...") and of nextest
     /// ("Summary [0.1s] 3 tests run: 2 passed (1 slow), 1 failed, 0 skipped").
     fn add(&mut self, line: &str) {
-        let line = without_colours(line);
-        let summary = line.trim_start();
-        if !summary.starts_with("test result: ") && !summary.starts_with("Summary [") {
+        let summary = without_colours(line);
+        // Where nextest shows what a failed test said, libtest's own summary stands indented.
+        if !summary.starts_with("test result: ") && !summary.trim_start().starts_with("Summary [") {
             return;
         }
-        let count = |word| before(summary, word).unwrap_or(0);
+        let count = |word| before(&summary, word).unwrap_or(0);
         self.passed += count("passed");
         self.failed += ["failed", "timed out", "exec failed"].map(count).iter().sum::<u64>();
     }
@@ -331,6 +331,7 @@ mod tests {
             "running 5 tests",
             "test result: FAILED. 4 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s",
             "the word passed: 9 passed",
+            "    test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 10 filtered out; finished in 0.5s",
         ];
         assert_eq!(counted(&lines), Tests { passed: 7, failed: 1 });
     }
