@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser};
-use roce_soft::FaultConfig;
+use roce_transport::FaultConfig;
 
 use crate::Error;
 

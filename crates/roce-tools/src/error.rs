@@ -1,7 +1,6 @@
 //! What stops a program.
 
 use std::io;
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use roce_rendezvous::hsb::HsbError;
@@ -67,12 +66,12 @@ pub enum Error {
     #[error(transparent)]
     Emulator(#[from] hsb_emulator::EmulatorError),
     /// The software FPGA's link could not be opened.
-    #[error("soft:{addr}: {source}")]
+    #[error("{device}: {source}")]
     Device {
-        /// Its address.
-        addr: Ipv4Addr,
+        /// Its name.
+        device: String,
         /// Why.
-        source: roce_soft::SoftError,
+        source: roce_transport::DeviceError,
     },
     /// The rings of the transceiver are in use already.
     #[error("the transceiver's rings are in other hands")]

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use roce_core::{Mtu, PeerEndpoint};
 use roce_ring::{Geometry, GeometryError};
 
+use crate::device::DeviceConfig;
 use crate::spin::SpinPolicy;
 
 /// Who moves the messages.
@@ -80,9 +81,7 @@ pub enum MemoryLock {
 /// Everything a transceiver needs to know; checked, and complete. Made by [`Config::builder`].
 #[derive(Debug, Clone)]
 pub struct Config {
-    pub(crate) device: String,
-    pub(crate) port: u8,
-    pub(crate) local_ip: Option<Ipv4Addr>,
+    pub(crate) device: DeviceConfig,
     pub(crate) geometry: Geometry,
     pub(crate) mode: Mode,
     pub(crate) tx_mode: TxMode,
@@ -97,11 +96,6 @@ pub struct Config {
     pub(crate) rt_priority: Option<u8>,
     pub(crate) hugepages: bool,
     pub(crate) memory_lock: MemoryLock,
-    pub(crate) max_inline: Option<u32>,
-    #[cfg(feature = "soft")]
-    pub(crate) faults: Option<roce_soft::FaultConfig>,
-    #[cfg(feature = "soft")]
-    pub(crate) pcap: Option<std::path::PathBuf>,
 }
 
 impl Config {
@@ -113,9 +107,7 @@ impl Config {
             page_size: 384,
             frame_size: None,
             config: Self {
-                device: device.into(),
-                port: 1,
-                local_ip: None,
+                device: DeviceConfig::new(device),
                 geometry: Geometry::new(64, 384, 384).expect("the defaults are valid"),
                 mode: Mode::default(),
                 tx_mode: TxMode::default(),
@@ -130,18 +122,13 @@ impl Config {
                 rt_priority: None,
                 hugepages: false,
                 memory_lock: MemoryLock::default(),
-                max_inline: None,
-                #[cfg(feature = "soft")]
-                faults: None,
-                #[cfg(feature = "soft")]
-                pcap: None,
             },
         }
     }
 
     /// The link's name.
     pub fn device(&self) -> &str {
-        &self.device
+        &self.device.name
     }
 
     /// The rings' shape, the same for both.
@@ -221,13 +208,13 @@ impl ConfigBuilder {
 
     /// The port of the device, from 1. Default: 1.
     pub fn port(mut self, port: u8) -> Self {
-        self.config.port = port;
+        self.config.device.port = port;
         self
     }
 
     /// The address to send from. Default: the one in the device's name, or its first.
     pub fn local_ip(mut self, ip: Ipv4Addr) -> Self {
-        self.config.local_ip = Some(ip);
+        self.config.device.local_ip = Some(ip);
         self
     }
 
@@ -288,21 +275,21 @@ impl ConfigBuilder {
     /// Sends frames of at most so many bytes within the work request, on devices that can; 0 never does.
     /// Default: as much as the device takes.
     pub fn max_inline(mut self, bytes: u32) -> Self {
-        self.config.max_inline = Some(bytes);
+        self.config.device.max_inline = Some(bytes);
         self
     }
 
     /// Faults to inject into what a soft device sends.
     #[cfg(feature = "soft")]
     pub fn faults(mut self, faults: roce_soft::FaultConfig) -> Self {
-        self.config.faults = Some(faults);
+        self.config.device.faults = Some(faults);
         self
     }
 
     /// A file for the packets that a soft device sends and receives.
     #[cfg(feature = "soft")]
     pub fn pcap(mut self, file: impl Into<std::path::PathBuf>) -> Self {
-        self.config.pcap = Some(file.into());
+        self.config.device.pcap = Some(file.into());
         self
     }
 
@@ -311,10 +298,10 @@ impl ConfigBuilder {
         let frame_size = self.frame_size.unwrap_or(self.page_size);
         self.config.geometry = Geometry::new(self.num_pages, self.page_size, frame_size)?;
         let config = self.config;
-        if config.device.is_empty() {
+        if config.device.name.is_empty() {
             return Err(ConfigError::NoDevice);
         }
-        if config.port == 0 {
+        if config.device.port == 0 {
             return Err(ConfigError::Port);
         }
         if config.rt_priority.is_some_and(|p| !(1..=99).contains(&p)) {

@@ -13,11 +13,46 @@ use roce_soft::{SoftConfig, SoftDevice, SoftError};
 #[cfg(feature = "verbs")]
 use roce_verbs::{VerbsConfig, VerbsDevice, VerbsError, VerbsQp};
 
-use crate::config::Config;
-
 /// The queue pair of a device, and its halves.
 #[cfg(feature = "soft")]
 type SoftQp = <SoftDevice as Device>::Qp;
+
+/// Which device to open, and how.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct DeviceConfig {
+    /// `soft`, `soft:ADDR`, or the name of an RDMA device.
+    pub name: String,
+    /// The port of the device, from 1.
+    pub port: u8,
+    /// The address to send from. `None`: the one in the device's name, or its first.
+    pub local_ip: Option<Ipv4Addr>,
+    /// Frames of at most so many bytes are sent within the work request, on devices that can. `None`: as much as
+    /// the device takes.
+    pub max_inline: Option<u32>,
+    /// Faults to inject into what a soft device sends.
+    #[cfg(feature = "soft")]
+    pub faults: Option<roce_soft::FaultConfig>,
+    /// A file for the packets that a soft device sends and receives.
+    #[cfg(feature = "soft")]
+    pub pcap: Option<std::path::PathBuf>,
+}
+
+impl DeviceConfig {
+    /// Port 1 of the device of that name, its first address.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            port: 1,
+            local_ip: None,
+            max_inline: None,
+            #[cfg(feature = "soft")]
+            faults: None,
+            #[cfg(feature = "soft")]
+            pcap: None,
+        }
+    }
+}
 
 /// Why a device could not be opened or used.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +75,10 @@ pub enum DeviceError {
         /// Configured.
         local: Ipv4Addr,
     },
+    /// A soft device has one port.
+    #[cfg(feature = "soft")]
+    #[error("a soft device has port 1 only, not {0}")]
+    SoftPort(u8),
     /// The soft device refused.
     #[cfg(feature = "soft")]
     #[error(transparent)]
@@ -123,9 +162,13 @@ impl AnyDevice {
     #[cfg(not(feature = "verbs"))]
     const KNOWN: &str = if cfg!(feature = "soft") { "soft, soft:ADDR" } else { "none" };
 
-    pub(crate) fn open(config: &Config) -> Result<Self, DeviceError> {
+    /// Opens the device that `config` names.
+    pub fn open(config: &DeviceConfig) -> Result<Self, DeviceError> {
         #[cfg(feature = "soft")]
         if let Some(addr) = soft_addr(config)? {
+            if config.port != 1 {
+                return Err(DeviceError::SoftPort(config.port));
+            }
             let soft = SoftConfig {
                 addr,
                 faults: config.faults,
@@ -136,7 +179,7 @@ impl AnyDevice {
         }
         #[cfg(feature = "verbs")]
         return Ok(Self::Verbs(VerbsDevice::open(VerbsConfig {
-            device: config.device.clone(),
+            device: config.name.clone(),
             port: config.port,
             local_ip: config.local_ip,
             max_inline: config.max_inline,
@@ -148,10 +191,10 @@ impl AnyDevice {
 
 /// The address of a `soft` device; `None` if the name chooses another link.
 #[cfg(feature = "soft")]
-fn soft_addr(config: &Config) -> Result<Option<Ipv4Addr>, DeviceError> {
-    let named = match config.device.split_once(':') {
+fn soft_addr(config: &DeviceConfig) -> Result<Option<Ipv4Addr>, DeviceError> {
+    let named = match config.name.split_once(':') {
         Some(("soft", addr)) => Some(addr.parse().map_err(|_| DeviceError::Address(addr.to_owned()))?),
-        None if config.device == "soft" => None,
+        None if config.name == "soft" => None,
         _ => return Ok(None),
     };
     match (named, config.local_ip) {

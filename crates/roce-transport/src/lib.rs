@@ -37,7 +37,7 @@ mod unified;
 pub use config::{
     Config, ConfigBuilder, ConfigError, ImmediateFormat, MemoryLock, Mode, OverrunPolicy, TxMode,
 };
-pub use device::{AnyDevice, AnyQp, AnyRecv, AnySend, DeviceError};
+pub use device::{AnyDevice, AnyQp, AnyRecv, AnySend, DeviceConfig, DeviceError};
 pub use error::Error;
 pub use spin::{Backoff, SpinPolicy};
 pub use stats::Stats;

@@ -130,7 +130,7 @@ pub struct Transceiver<D: Device = AnyDevice> {
 impl Transceiver {
     /// Keeps the configuration; opens nothing.
     pub fn new(config: Config) -> Self {
-        Self::with_device(config, AnyDevice::open)
+        Self::with_device(config, |config| AnyDevice::open(&config.device))
     }
 }
 
@@ -370,7 +370,7 @@ impl<D: Device> Transceiver<D> {
     }
 
     fn device_error(&self, source: D::Error) -> Error {
-        Error::Device { device: self.config.device.clone(), source: Arc::new(source) }
+        Error::Device { device: self.config.device.name.clone(), source: Arc::new(source) }
     }
 
     fn rx_path<R: roce_core::UcRecv>(&self, recv: R) -> RxPath<R> {

@@ -22,9 +22,15 @@ use roce_transport::{Config, Mode, SpinPolicy};
 #[derive(Debug, Parser)]
 #[command(name = "hsb-bridge-cpu", version, args_override_self = true)]
 struct Options {
-    /// The link: soft:IP is RoCEv2 in userspace, from that address.
+    /// The link: soft:IP is RoCEv2 in userspace, from that address; others are RDMA devices.
     #[arg(long, value_name = "NAME", default_value = "soft:127.0.0.1")]
     device: String,
+    /// The port of the device, from 1; soft devices have one.
+    #[arg(long, value_name = "N", value_parser = number::<u8>, default_value = "1")]
+    ib_port: u8,
+    /// The address to send from [default: the one in the device's name, or its first].
+    #[arg(long, value_name = "IP")]
+    local_ip: Option<Ipv4Addr>,
     /// The FPGA's RoCE address.
     #[arg(long, value_name = "IP")]
     peer_ip: Ipv4Addr,
@@ -105,12 +111,16 @@ impl Options {
         let qpn = Qpn::new(self.remote_qp).map_err(|e| Error::Options(format!("--remote-qp: {e}")))?;
         let header = u32::try_from(HEADER_LEN).unwrap_or(u32::MAX);
         let mut config = Config::builder(&self.device)
+            .port(self.ib_port)
             .num_pages(self.num_pages)
             .page_size(self.page_size)
             .frame_size(self.payload_size.saturating_add(header))
             .mode(self.mode())
             .peer(PeerEndpoint { qpn, rkey: None, ip: self.peer_ip })
             .spin(self.spin());
+        if let Some(ip) = self.local_ip {
+            config = config.local_ip(ip);
+        }
         if let Some(cpu) = self.rx_cpu {
             config = config.rx_cpu(cpu.into());
         }

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use clap::Parser;
 use hsb_emulator::{Config, Emulator};
-use roce_soft::{SoftConfig, SoftDevice};
 use roce_tools::cli::{FaultOptions, JsonTarget, exit_code, number, parse};
 use roce_tools::output::{Output, announce, init_logging};
 use roce_tools::{Error, emulator, signal};
+use roce_transport::{AnyDevice, DeviceConfig};
 
 /// A software FPGA: its registers over UDP, its data plane over RoCEv2.
 ///
@@ -22,13 +22,16 @@ use roce_tools::{Error, emulator, signal};
 #[derive(Debug, Parser)]
 #[command(name = "hsb-fpga-emulator", version, args_override_self = true)]
 struct Options {
-    /// The link: soft:IP is RoCEv2 in userspace, from that address.
+    /// The link: soft:IP is RoCEv2 in userspace, from that address; others are RDMA devices.
     #[arg(long, value_name = "NAME", default_value = "soft:127.0.0.2")]
     device: String,
     /// The port of the device, from 1; soft devices have one.
     #[arg(long, value_name = "N", value_parser = number::<u8>, default_value = "1")]
     ib_port: u8,
-    /// The UDP port of the control plane, on the device's address.
+    /// The address to send from [default: the one in the device's name, or its first].
+    #[arg(long, value_name = "IP")]
+    local_ip: Option<Ipv4Addr>,
+    /// The UDP port of the control plane, on that address, or on all where only the device knows it.
     #[arg(long, value_name = "PORT", value_parser = number::<u16>, default_value = "8193")]
     port: u16,
     /// The bridge's address [default: what playback writes into the registers].
@@ -69,15 +72,9 @@ fn main() -> ExitCode {
 
 fn run(options: Options) -> Result<bool, Error> {
     let stop = signal::stop_flag()?;
-    let addr = options.addr()?;
-    let device = SoftDevice::open(SoftConfig {
-        addr,
-        faults: options.faults.config(),
-        pcap: options.pcap.clone(),
-        ..SoftConfig::default()
-    });
-    let device = device.map_err(|source| Error::Device { addr, source })?;
-    let mut fpga = Emulator::bind(options.config(addr), device)?;
+    let device = AnyDevice::open(&options.device())
+        .map_err(|source| Error::Device { device: options.device.clone(), source })?;
+    let mut fpga = Emulator::bind(options.config(), device)?;
 
     announce(&format!("  QP Number: {:#x}", fpga.qpn().get()));
     announce(&format!("=== Emulator Ready === control plane at {}", fpga.control_address()));
@@ -91,8 +88,9 @@ fn run(options: Options) -> Result<bool, Error> {
     output.report(&emulator::json(&summary))?;
     if summary.windows == 0 && summary.refused.is_empty() {
         return Err(Error::Idle(format!(
-            "no window was played: start the bridge with --remote-qp {:#x}, then hsb-fpga-playback with --hsb-ip {addr}",
-            fpga.qpn().get()
+            "no window was played: start the bridge with --remote-qp {:#x}, then hsb-fpga-playback with --hsb-ip {}",
+            fpga.qpn().get(),
+            fpga.control_address().ip()
         )));
     }
     Ok(summary.is_success())
@@ -106,26 +104,27 @@ fn stop_after(time: Duration, stop: Arc<AtomicBool>) {
 }
 
 impl Options {
-    fn addr(&self) -> Result<Ipv4Addr, Error> {
-        if self.ib_port != 1 {
-            return Err(Error::Options(format!("--ib-port {}: a soft device has port 1 only", self.ib_port)));
-        }
-        let addr = match self.device.split_once(':') {
-            Some(("soft", addr)) => addr.parse().ok(),
-            None if self.device == "soft" => Some(Ipv4Addr::LOCALHOST),
-            _ => None,
-        };
-        addr.ok_or_else(|| {
-            Error::Options(format!(
-                "--device {}: no link of that name; take soft:IP, as in soft:127.0.0.2",
-                self.device
-            ))
-        })
+    fn device(&self) -> DeviceConfig {
+        let mut device = DeviceConfig::new(&self.device);
+        device.port = self.ib_port;
+        device.local_ip = self.local_ip;
+        device.faults = self.faults.config();
+        device.pcap.clone_from(&self.pcap);
+        device
     }
 
-    fn config(&self, addr: Ipv4Addr) -> Config {
+    /// Where the control plane listens: where the data plane sends from, as far as the options tell.
+    fn control_ip(&self) -> Ipv4Addr {
+        let named = || match self.device.split_once(':') {
+            Some(("soft", addr)) => addr.parse().ok(),
+            _ => (self.device == "soft").then_some(Ipv4Addr::LOCALHOST),
+        };
+        self.local_ip.or_else(named).unwrap_or(Ipv4Addr::UNSPECIFIED)
+    }
+
+    fn config(&self) -> Config {
         Config {
-            control: SocketAddrV4::new(addr, self.port),
+            control: SocketAddrV4::new(self.control_ip(), self.port),
             host_ip: self.bridge_ip,
             vp_address: self.vp_address,
             hif_address: self.hif_address,

@@ -43,7 +43,7 @@ fn what_a_bridge_cannot_have() {
         1,
         "192.0.2.1 is not an address of this machine",
     );
-    refuses(BRIDGE, &format!("--device mlx9 {peer}"), 1, "mlx9: no link of that name");
+    refuses(BRIDGE, &format!("--device mlx9 {peer}"), 1, "mlx9: ");
     refuses(BRIDGE, &format!("--dem /no/such.dem {peer}"), 1, "/no/such.dem");
     let ip = address();
     let _holder = UdpSocket::bind((ip, 4791)).expect("ours");
@@ -60,8 +60,8 @@ fn a_bridge_that_nobody_calls_says_so() {
 
 #[test]
 fn what_an_emulator_cannot_have() {
-    refuses(EMULATOR, "--device mlx9", 2, "soft:IP");
-    refuses(EMULATOR, "--ib-port 2", 2, "--ib-port 2");
+    refuses(EMULATOR, "--device mlx9", 1, "mlx9: ");
+    refuses(EMULATOR, "--ib-port 2", 1, "port 1 only");
     refuses(EMULATOR, "--page-size 8 --device soft:127.0.0.1", 1, "8 bytes is too small");
     refuses(EMULATOR, "--device soft:192.0.2.1", 1, "192.0.2.1");
     let ip = address();
