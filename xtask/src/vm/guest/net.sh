@@ -17,8 +17,9 @@ clear_all() {
   for dev in rxe0 rxe_a rxe_b; do
     [ ! -e /sys/class/infiniband/$dev ] || rdma link delete $dev
   done
-  [ ! -e /run/netns/far ] || ip netns delete far
+  # The pair first: a namespace takes its end of it away at some later time.
   [ ! -e /sys/class/net/va ] || ip link delete va
+  [ ! -e /run/netns/far ] || ip netns delete far
 }
 
 # pair [NAMESPACE]: va and vb, the latter in the namespace, each with the other as permanent neighbour: nobody waits for ARP.
