@@ -9,7 +9,7 @@ use roce_ffi::{BadHandle, report, text, wall, warnings_to_stderr};
 use roce_ring::Ring;
 
 use crate::dispatch::{Callback, Dispatch};
-use crate::engine::Port;
+use crate::engine::{Failed, Port};
 use crate::error::Refusal;
 use crate::instance::{Handle, Instance, TRANSCEIVERS, Up};
 use crate::settings::{Arguments, Peer, Settings};
@@ -223,51 +223,55 @@ fn set_unified_dispatch(call: &str, handle: Handle, function: Option<Dispatch>, 
     on(call, handle, |t| t.set_callback(callback));
 }
 
+#[inline]
 fn rx_poll(call: &str, handle: Handle, out_slot: *mut u32) -> c_int {
     if out_slot.is_null() {
-        return refuse_poll(call, handle, Refusal::Null("out_slot"));
+        refuse_poll(call, handle, Refusal::Null("out_slot"));
+        return 0;
     }
-    let slot = match TRANSCEIVERS.port(handle, |port| port.rx_poll()) {
-        Some(Ok(slot)) => slot,
-        Some(Err(why)) => return refuse_poll(call, handle, why.into()),
-        None => match first_use(call, handle, |port| port.rx_poll()) {
-            Some(slot) => slot,
-            None => return 0,
-        },
-    };
-    let Some(slot) = slot else { return 0 };
-    // SAFETY: not NULL, and the caller of the C function vouches for the rest.
-    unsafe { out_slot.write(slot) };
-    1
+    match drive(call, handle, |port| port.rx_poll()) {
+        Some(Some(slot)) => {
+            // SAFETY: not NULL, and the caller of the C function vouches for the rest.
+            unsafe { out_slot.write(slot) };
+            1
+        }
+        _ => 0,
+    }
 }
 
+#[inline]
 fn tx_publish(call: &str, handle: Handle, slot: u32) -> c_int {
-    match TRANSCEIVERS.port(handle, |port| port.tx_publish(slot)) {
-        Some(Ok(())) => 1,
-        Some(Err(why)) => refuse_poll(call, handle, why.into()),
-        None => first_use(call, handle, |port| port.tx_publish(slot)).map_or(0, |()| 1),
+    drive(call, handle, |port| port.tx_publish(slot)).map_or(0, |()| 1)
+}
+
+/// Runs `f` on the port of a handle, which the first call brings; `None` where it is refused.
+#[inline]
+fn drive<R>(call: &str, handle: Handle, f: impl Fn(&mut dyn Port) -> Result<R, Failed>) -> Option<R> {
+    match TRANSCEIVERS.port(handle, |port| f(port.as_mut())) {
+        Some(Ok(result)) => Some(result),
+        Some(Err(Failed)) => {
+            let error = TRANSCEIVERS.port(handle, |port| port.error());
+            refuse_poll(call, handle, error.unwrap_or(roce_transport::Error::Closed).into());
+            None
+        }
+        None => first_use(call, handle, f),
     }
 }
 
-/// The first poll or publish brings the port; `None` where it is refused.
 #[cold]
-fn first_use<R>(
-    call: &str,
-    handle: Handle,
-    f: impl FnOnce(&mut dyn Port) -> Result<R, roce_transport::Error>,
-) -> Option<R> {
+fn first_use<R>(call: &str, handle: Handle, f: impl Fn(&mut dyn Port) -> Result<R, Failed>) -> Option<R> {
     let attached = TRANSCEIVERS.get(handle).map_err(Refusal::from).and_then(|t| t.attach_port(handle));
     let done = attached.and_then(|()| {
+        let run = |port: &mut Box<dyn Port>| f(port.as_mut()).map_err(|Failed| port.error());
         // Between the two another thread may have closed.
-        let result = TRANSCEIVERS.port(handle, |port| f(port.as_mut()));
-        result.unwrap_or(Err(roce_transport::Error::Closed)).map_err(Refusal::from)
+        TRANSCEIVERS.port(handle, run).unwrap_or(Err(roce_transport::Error::Closed)).map_err(Refusal::from)
     });
     done.map_err(|why| refuse_poll(call, handle, why)).ok()
 }
 
 /// Reports a refusal of a call that a thread may repeat without end: the same one once.
 #[cold]
-fn refuse_poll(call: &str, handle: Handle, why: Refusal) -> c_int {
+fn refuse_poll(call: &str, handle: Handle, why: Refusal) {
     static TOLD: Mutex<Option<BadHandle>> = Mutex::new(None);
     match TRANSCEIVERS.get(handle) {
         Ok(t) => t.tell_once(call, why),
@@ -279,7 +283,6 @@ fn refuse_poll(call: &str, handle: Handle, why: Refusal) -> c_int {
             }
         }
     }
-    0
 }
 
 /// Runs `f` on the object of a handle. A refusal is reported, kept, and `None`.

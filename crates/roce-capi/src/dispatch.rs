@@ -9,7 +9,7 @@ use std::sync::Arc;
 use roce_ring::Ring;
 use roce_transport::{Backoff, Error, SpinPolicy};
 
-use crate::engine::Port;
+use crate::engine::{Failed, Port};
 use crate::error::Refusal;
 
 /// `size_t fn(void *ctx, const void *rx_slot, void *tx_slot, size_t slot_size)`: reads a request and writes the
@@ -71,14 +71,17 @@ impl<F: FnMut(Refusal)> Server<'_, F> {
             match self.step() {
                 Ok(true) => backoff.reset(),
                 Ok(false) => backoff.idle(),
-                Err(Error::Closed) => return Ok(()),
-                Err(e) => return Err(e),
+                Err(Failed) => break,
             }
+        }
+        match self.port.error() {
+            Error::Closed => Ok(()),
+            error => Err(error),
         }
     }
 
     /// Whether there was a request.
-    fn step(&mut self) -> Result<bool, Error> {
+    fn step(&mut self) -> Result<bool, Failed> {
         let Some(slot) = self.port.rx_poll()? else { return Ok(false) };
         let slot_size = self.tx.geometry().page_size();
         let answer = self.callback.call(self.rx, self.tx, slot);

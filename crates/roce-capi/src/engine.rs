@@ -20,11 +20,23 @@ pub(crate) trait Engine: Send + Sync {
     fn take_port(&self) -> Option<Box<dyn Port>>;
 }
 
-/// [`Unified`], without its link in the type.
+/// [`Unified`], without its link in the type. Results fit registers; [`error`](Self::error) has the reason.
 pub(crate) trait Port: Send {
-    fn rx_poll(&mut self) -> Result<Option<u32>, Error>;
-    fn tx_publish(&mut self, slot: u32) -> Result<(), Error>;
-    fn tx_publish_len(&mut self, slot: u32, len: u32) -> Result<(), Error>;
+    fn rx_poll(&mut self) -> Result<Option<u32>, Failed>;
+    fn tx_publish(&mut self, slot: u32) -> Result<(), Failed>;
+    fn tx_publish_len(&mut self, slot: u32, len: u32) -> Result<(), Failed>;
+    /// Why the last call failed.
+    fn error(&self) -> Error;
+}
+
+/// A call on a [`Port`] failed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Failed;
+
+/// A [`Unified`], and how it failed.
+struct UnifiedPort<Q: UcQp> {
+    unified: Unified<Q>,
+    error: Option<Error>,
 }
 
 impl<D: Device + 'static> Engine for Transceiver<D> {
@@ -61,20 +73,32 @@ impl<D: Device + 'static> Engine for Transceiver<D> {
     }
 
     fn take_port(&self) -> Option<Box<dyn Port>> {
-        Some(Box::new(self.take_unified()?))
+        Some(Box::new(UnifiedPort { unified: self.take_unified()?, error: None }))
     }
 }
 
-impl<Q: UcQp> Port for Unified<Q> {
-    fn rx_poll(&mut self) -> Result<Option<u32>, Error> {
-        self.rx_poll()
+impl<Q: UcQp> UnifiedPort<Q> {
+    #[cold]
+    fn fail(&mut self, error: Error) -> Failed {
+        self.error = Some(error);
+        Failed
+    }
+}
+
+impl<Q: UcQp> Port for UnifiedPort<Q> {
+    fn rx_poll(&mut self) -> Result<Option<u32>, Failed> {
+        self.unified.rx_poll().map_err(|e| self.fail(e))
     }
 
-    fn tx_publish(&mut self, slot: u32) -> Result<(), Error> {
-        self.tx_publish(slot)
+    fn tx_publish(&mut self, slot: u32) -> Result<(), Failed> {
+        self.unified.tx_publish(slot).map_err(|e| self.fail(e))
     }
 
-    fn tx_publish_len(&mut self, slot: u32, len: u32) -> Result<(), Error> {
-        self.tx_publish_len(slot, len)
+    fn tx_publish_len(&mut self, slot: u32, len: u32) -> Result<(), Failed> {
+        self.unified.tx_publish_len(slot, len).map_err(|e| self.fail(e))
+    }
+
+    fn error(&self) -> Error {
+        self.error.clone().unwrap_or(Error::Closed)
     }
 }

@@ -18,7 +18,7 @@ const TAG_SHIFT: u32 = 48;
 const GENERATION_SHIFT: u32 = 16;
 const PLACE_MASK: usize = 0xFFFF;
 
-const _: () = assert!(CAPACITY <= PLACE_MASK + 1 && usize::BITS == 64);
+const _: () = assert!(CAPACITY <= PLACE_MASK + 1 && (PLACE_MASK + 1) % CAPACITY == 0 && usize::BITS == 64);
 
 /// A handle that stands for nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -109,7 +109,8 @@ impl<T, P> Handles<T, P> {
     /// another waits.
     #[inline]
     pub fn port<R>(&self, handle: *mut c_void, f: impl FnOnce(&mut P) -> R) -> Option<R> {
-        let place = self.place(handle.addr())?;
+        // Whatever the handle is, only that of this very place is equal to the one kept there.
+        let place = &self.places[handle.addr() % CAPACITY];
         place.port.with(|p| if p.handle == handle.addr() { p.port.as_mut().map(f) } else { None })
     }
 
@@ -147,7 +148,6 @@ impl<T, P> Handles<T, P> {
         if generation < newest { Err(BadHandle::Stale(value)) } else { Ok(entry) }
     }
 
-    #[inline]
     fn place(&self, handle: usize) -> Option<&Place<T, P>> {
         if handle >> TAG_SHIFT != self.tag as usize {
             return None;
