@@ -155,11 +155,11 @@ pub(crate) fn sixteen_at_once<L: Links>(links: &L) {
     pairs.iter_mut().for_each(|(a, b)| join(a, b));
     thread::scope(|scope| {
         for (a, b) in &pairs {
-            scope.spawn(|| round_trips(a, b, 200));
+            scope.spawn(|| round_trips(a, b, 100));
         }
     });
     for (a, b) in pairs {
-        assert_eq!((a.stats().received, b.stats().received), (200, 200));
+        assert_eq!((a.stats().received, b.stats().received), (100, 100));
         a.close_well();
         b.close_well();
     }

@@ -17,7 +17,7 @@ use roce_transport::{ConfigBuilder, Error, Mode, RingEnds, State, Transceiver, U
 
 use crate::links::{Links, Side};
 use crate::memory::content;
-use crate::wait::wait_until;
+use crate::wait::{wait_for, wait_until};
 
 /// A transceiver, and the thread that monitors it. Dropping it closes it.
 struct Station {
@@ -190,33 +190,26 @@ fn slot_of(number: u64, pages: u32) -> u32 {
 fn serve(driver: &mut Driver, pages: u32, count: u64) {
     for n in 0..count {
         let slot = slot_of(n, pages);
-        wait_until("a request", || match driver.receive().expect("open") {
-            Some(request) => {
-                assert_eq!(request, (slot, n), "slot and number of a request");
-                true
-            }
-            None => false,
-        });
+        let request = wait_for("a request", || driver.receive().expect("open"));
+        assert_eq!(request, (slot, n), "slot and number of a request");
         wait_until("a free slot for the answer", || driver.send(slot, ANSWER + n).expect("open"));
     }
 }
 
 /// Sends requests 0.., a ring's worth at once, and takes their answers.
 fn ask(driver: &mut Driver, pages: u32, count: u64, answer: u64) {
-    let (mut asked, mut answered) = (0, 0);
-    wait_until("all answers", || {
-        while asked < count.min(answered + u64::from(pages)) {
-            if !driver.send(slot_of(asked, pages), asked).expect("open") {
-                break;
+    let mut asked = 0;
+    for answered in 0..count {
+        let next = wait_for("an answer", || {
+            while asked < count.min(answered + u64::from(pages))
+                && driver.send(slot_of(asked, pages), asked).expect("open")
+            {
+                asked += 1;
             }
-            asked += 1;
-        }
-        while let Some(got) = driver.receive().expect("open") {
-            assert_eq!(got, (slot_of(answered, pages), answer + answered), "slot and number of an answer");
-            answered += 1;
-        }
-        answered == count
-    });
+            driver.receive().expect("open")
+        });
+        assert_eq!(next, (slot_of(answered, pages), answer + answered), "slot and number of an answer");
+    }
 }
 
 /// `a` asks and `b` answers, or sends back what it gets in forward mode.

@@ -10,7 +10,7 @@ use crate::links::{Links, Side};
 use crate::wait::{wait_for, wait_until};
 
 const PAGES: u32 = 8;
-const COUNT: u64 = 600;
+const COUNT: u64 = 300;
 
 fn shape(mode: Mode, tx_mode: TxMode) -> impl Fn(ConfigBuilder) -> ConfigBuilder {
     move |config| config.num_pages(PAGES).page_size(128).frame_size(72).mode(mode).tx_mode(tx_mode)

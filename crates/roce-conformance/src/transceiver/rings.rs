@@ -1,7 +1,9 @@
 //! Slots: their order, their flags, and what of them is touched.
 
+use std::ops::Range;
+
 use roce_core::Mtu;
-use roce_transport::{ConfigBuilder, Mode, TxMode};
+use roce_transport::{ConfigBuilder, Mode, TxMode, Unified};
 
 use super::{converse, publish, read_frame, round_trips, slot_of, stations, take, write_frame};
 use crate::foreign::ForeignFlags;
@@ -18,11 +20,14 @@ fn small(pages: u32, mode: Mode, tx_mode: TxMode) -> impl Fn(ConfigBuilder) -> C
 }
 
 pub(crate) fn a_small_ring_wraps_many_times<L: Links>(links: &L) {
-    for verb in VERBS {
-        for mode in [Mode::Threads, Mode::Unified] {
-            let both = small(4, mode, verb);
-            converse(links, 2000, &both, &both);
-        }
+    for (mode, verb, count) in [
+        (Mode::Threads, TxMode::WriteWithImm, 2000),
+        (Mode::Threads, TxMode::Send, 400),
+        (Mode::Unified, TxMode::WriteWithImm, 400),
+        (Mode::Unified, TxMode::Send, 2000),
+    ] {
+        let both = small(4, mode, verb);
+        converse(links, count, &both, &both);
     }
 }
 
@@ -30,9 +35,9 @@ pub(crate) fn a_ring_of_one_page<L: Links>(links: &L) {
     for verb in VERBS {
         for mode in [Mode::Threads, Mode::Unified] {
             let both = small(1, mode, verb);
-            converse(links, 300, &both, &both);
+            converse(links, 100, &both, &both);
         }
-        converse(links, 300, small(1, Mode::Threads, verb), small(1, Mode::Forward, verb));
+        converse(links, 100, small(1, Mode::Threads, verb), small(1, Mode::Forward, verb));
     }
 }
 
@@ -56,7 +61,7 @@ pub(crate) fn frames_of_several_packets<L: Links>(links: &L) {
                 let config = config.num_pages(8).page_size(1024).frame_size(1000);
                 config.mtu(Mtu::B256).mode(mode).tx_mode(verb)
             };
-            converse(links, 300, both, both);
+            converse(links, 100, both, both);
         }
     }
 }
@@ -221,25 +226,25 @@ pub(crate) fn a_held_request_waits_for_its_tx_flag<L: Links>(links: &L) {
 }
 
 /// Frames that a device may copy when they are posted, and frames that it fetches later.
-const FRAMES: [u32; 3] = [24, 200, 1000];
+const FRAMES: [u32; 4] = [24, 200, 1000, 4000];
 
 /// How `a` sends from one slot to a peer that has many.
 fn from_one_page(frame: u32, mode: Mode) -> impl FnOnce(ConfigBuilder) -> ConfigBuilder {
-    move |config| config.num_pages(1).page_size(1024).frame_size(frame).mode(mode)
+    move |config| config.num_pages(1).page_size(4096).frame_size(frame).mode(mode)
 }
 
 fn to_many_pages(frame: u32) -> impl FnOnce(ConfigBuilder) -> ConfigBuilder {
-    move |config| config.num_pages(64).page_size(1024).frame_size(frame).mode(Mode::Unified)
+    move |config| config.num_pages(64).page_size(4096).frame_size(frame).mode(Mode::Unified)
 }
 
 pub(crate) fn a_cleared_flag_frees_the_slot<L: Links>(links: &L) {
     for frame in FRAMES {
         let (a, b) = stations(links, from_one_page(frame, Mode::Threads), to_many_pages(frame));
         let (from, mut to) = (a.take_ends().expect("set up"), b.take_unified().expect("connected"));
-        (0..64).for_each(|n| publish(&from, 0, n));
-        for n in 0..64 {
-            let slot = wait_for("a message", || to.rx_poll().expect("open"));
-            assert_eq!(read_frame(to.rx_slot(slot), frame), n, "frames of {frame} bytes");
+        for round in 0..4 {
+            let numbers = 64 * round..64 * (round + 1);
+            numbers.clone().for_each(|n| publish(&from, 0, n));
+            assert_arrived(&mut to, frame, numbers);
         }
     }
 }
@@ -248,13 +253,20 @@ pub(crate) fn a_published_unified_slot_is_free<L: Links>(links: &L) {
     for frame in FRAMES {
         let (a, b) = stations(links, from_one_page(frame, Mode::Unified), to_many_pages(frame));
         let (mut from, mut to) = (a.take_unified().expect("connected"), b.take_unified().expect("connected"));
-        for n in 0..64 {
-            write_frame(from.tx_slot(0), frame, n);
-            from.tx_publish(0).expect("open");
+        for round in 0..4 {
+            let numbers = 64 * round..64 * (round + 1);
+            for n in numbers.clone() {
+                write_frame(from.tx_slot(0), frame, n);
+                from.tx_publish(0).expect("open");
+            }
+            assert_arrived(&mut to, frame, numbers);
         }
-        for n in 0..64 {
-            let slot = wait_for("a message", || to.rx_poll().expect("open"));
-            assert_eq!(read_frame(to.rx_slot(slot), frame), n, "frames of {frame} bytes");
-        }
+    }
+}
+
+fn assert_arrived(to: &mut Unified, frame: u32, numbers: Range<u64>) {
+    for n in numbers {
+        let slot = wait_for("a message", || to.rx_poll().expect("open"));
+        assert_eq!(read_frame(to.rx_slot(slot), frame), n, "frames of {frame} bytes");
     }
 }
