@@ -27,6 +27,7 @@ mod device;
 mod error;
 mod forward;
 mod loss;
+mod pending;
 mod rx;
 mod spin;
 mod stats;

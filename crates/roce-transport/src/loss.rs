@@ -4,7 +4,9 @@
 ///
 /// A slot ahead of the expected one means that those between were lost, until one of them comes after all: a
 /// producer may publish out of order, and a late message was not lost. A slot that was skipped is late if it lies
-/// nearer behind the expected one than ahead of it; else the sender has come round to it again.
+/// nearer behind the expected one than ahead of it; else the sender has come round to it again. One a little
+/// behind that was not skipped is a duplicate, and says nothing. What was lost before the first arrival nobody
+/// can tell: a sender may start at any slot.
 #[derive(Debug)]
 pub(crate) struct SlotSequence {
     expected: Option<u32>,
@@ -21,9 +23,13 @@ impl SlotSequence {
         let pages = u32::try_from(self.missing.len()).expect("made from a u32");
         let expected = self.expected.unwrap_or(slot);
         let gap = slot.wrapping_sub(expected) & (pages - 1);
+        let behind = pages - gap;
         let was_missing = std::mem::replace(&mut self.missing[slot as usize], false);
-        if was_missing && pages - gap < gap {
+        if was_missing && behind < gap {
             return -1;
+        }
+        if !was_missing && behind <= pages / 4 {
+            return 0;
         }
         for skipped in 0..gap {
             self.missing[(expected.wrapping_add(skipped) & (pages - 1)) as usize] = true;
@@ -64,6 +70,12 @@ mod tests {
         assert_eq!(lost(&[0, 1, 3, 4, 5, 6, 7, 0, 1, 3]), 2);
         assert_eq!(lost(&[0, 1, 3, 4, 5, 6, 7, 0, 1, 2, 3]), 1);
         assert_eq!(lost(&[0, 1, 3, 4, 5, 6, 7, 0, 2, 3]), 2, "slot 2 was lost before, and comes round again");
+    }
+
+    #[test]
+    fn a_duplicate_says_nothing() {
+        assert_eq!(lost(&[0, 1, 2, 2, 3]), 0);
+        assert_eq!(lost(&[6, 7, 6, 7, 0, 2, 2, 3]), 1);
     }
 
     #[test]

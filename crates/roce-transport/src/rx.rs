@@ -5,9 +5,10 @@ use std::sync::Arc;
 use roce_core::{RecvCompletion, RecvKind, RecvWr, UcRecv};
 use roce_ring::{Geometry, Producer};
 
-use crate::config::{ImmediateFormat, OverrunPolicy};
+use crate::config::{Config, ImmediateFormat, OverrunPolicy};
 use crate::error::Error;
 use crate::loss::SlotSequence;
+use crate::pending::PendingSlots;
 use crate::spin::{Backoff, SpinPolicy};
 use crate::transceiver::Shared;
 
@@ -20,16 +21,17 @@ pub(crate) struct RxPath<R> {
     recv: R,
     geometry: Geometry,
     immediate: ImmediateFormat,
+    overrun: OverrunPolicy,
     sequence: SlotSequence,
+    pending: PendingSlots,
     batch: [RecvCompletion; BATCH],
-    taken: usize,
-    filled: usize,
     shared: Arc<Shared>,
 }
 
 impl<R: UcRecv> RxPath<R> {
-    pub(crate) fn new(recv: R, geometry: Geometry, immediate: ImmediateFormat, shared: Arc<Shared>) -> Self {
-        let immediate = match immediate {
+    pub(crate) fn new(recv: R, config: &Config, shared: Arc<Shared>) -> Self {
+        let geometry = config.geometry;
+        let immediate = match config.immediate {
             ImmediateFormat::Auto if geometry.num_pages() <= 4096 => ImmediateFormat::Hsb,
             ImmediateFormat::Auto => ImmediateFormat::Slot,
             chosen => chosen,
@@ -38,25 +40,11 @@ impl<R: UcRecv> RxPath<R> {
             recv,
             geometry,
             immediate,
+            overrun: config.overrun,
             sequence: SlotSequence::new(geometry.num_pages()),
+            pending: PendingSlots::new(geometry.num_pages()),
             batch: [RecvCompletion::EMPTY; BATCH],
-            taken: 0,
-            filled: 0,
             shared,
-        }
-    }
-
-    /// The slot of the next message, whose receive is posted again; `None` when there is none yet.
-    pub(crate) fn next(&mut self) -> Result<Option<u32>, Error> {
-        loop {
-            if self.taken == self.filled && !self.refill()? {
-                return Ok(None);
-            }
-            let completion = self.batch[self.taken];
-            self.taken += 1;
-            if let Some(slot) = self.accept(completion)? {
-                return Ok(Some(slot));
-            }
         }
     }
 
@@ -64,39 +52,65 @@ impl<R: UcRecv> RxPath<R> {
         self.geometry
     }
 
+    /// The slot of the oldest message that may be handed out, whose receive is then posted again.
+    #[inline]
+    pub(crate) fn next(&mut self, may_go: impl Fn(u32) -> bool) -> Result<Option<u32>, Error> {
+        self.drain()?;
+        let Some((slot, receive)) = self.pending.take(may_go) else { return Ok(None) };
+        self.rearm(receive)?;
+        Ok(Some(slot))
+    }
+
     /// Whether more messages are at hand without asking the queue pair.
     pub(crate) fn has_more(&self) -> bool {
-        self.taken < self.filled
+        !self.pending.is_empty()
     }
 
-    fn refill(&mut self) -> Result<bool, Error> {
-        self.taken = 0;
-        self.filled = 0; // stays so if the poll fails
-        self.filled = self
-            .recv
-            .poll(&mut self.batch)
-            .inspect_err(|_| self.shared.counters.rx.completion_errors.add(1))?;
-        Ok(self.filled > 0)
+    /// Takes all completions there are before any slot is handed out: a later one may have overwritten it.
+    fn drain(&mut self) -> Result<(), Error> {
+        loop {
+            let polled = self.recv.poll(&mut self.batch);
+            let count = polled.inspect_err(|_| self.shared.counters.rx.completion_errors.add(1))?;
+            for i in 0..count {
+                self.accept(self.batch[i])?;
+            }
+            if count < BATCH {
+                return Ok(());
+            }
+        }
     }
 
-    fn accept(&mut self, completion: RecvCompletion) -> Result<Option<u32>, Error> {
+    fn accept(&mut self, completion: RecvCompletion) -> Result<(), Error> {
         let counters = &self.shared.counters.rx;
         let received = completion.result.inspect_err(|_| counters.completion_errors.add(1))?;
-        self.recv.post_recv(receive_of(self.geometry, completion.id)).map_err(Error::receive)?;
         counters.received.add(1);
-        let slot = match (received.kind, received.imm) {
-            (RecvKind::WriteWithImm, Some(imm)) => self.immediate.slot(imm).unwrap_or(completion.id),
-            _ => return Ok(Some(completion.id)),
+        let named = match (received.kind, received.imm) {
+            (RecvKind::WriteWithImm, Some(imm)) => self.immediate.slot(imm),
+            _ => None,
         };
+        let slot = named.unwrap_or(completion.id);
         if slot >= self.geometry.num_pages() {
             counters.dropped.add(1);
-            return Ok(None);
+            return self.rearm(completion.id);
         }
-        let lost = self.sequence.arrived(slot);
-        if lost != 0 {
-            counters.lost.set(counters.lost.get().wrapping_add_signed(lost));
+        if named.is_some() {
+            let lost = self.sequence.arrived(slot);
+            if lost != 0 {
+                counters.lost.set(counters.lost.get().wrapping_add_signed(lost));
+            }
         }
-        Ok(Some(slot))
+        match self.pending.push(slot, completion.id) {
+            None => Ok(()),
+            Some(receive) => {
+                counters.overruns.add(1);
+                self.rearm(receive)?;
+                if self.overrun == OverrunPolicy::Fail { Err(Error::Overrun { slot }) } else { Ok(()) }
+            }
+        }
+    }
+
+    fn rearm(&mut self, receive: u32) -> Result<(), Error> {
+        self.recv.post_recv(receive_of(self.geometry, receive)).map_err(Error::receive)
     }
 }
 
@@ -130,7 +144,7 @@ impl<R: UcRecv> RxLoop<R> {
     pub(crate) fn run(mut self) -> Result<(), Error> {
         let mut backoff = Backoff::new(self.spin);
         while !self.shared.is_stopped() {
-            match self.path.next()? {
+            match self.path.next(|_| true)? {
                 Some(slot) => {
                     backoff.reset();
                     self.publish(slot)?;

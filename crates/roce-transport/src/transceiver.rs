@@ -303,7 +303,6 @@ impl<D: Device> Transceiver<D> {
                 self.rx_path(recv),
                 self.tx_path(send, route),
                 rings,
-                self.config.overrun,
                 self.config.spin,
                 Arc::clone(&self.shared),
             )),
@@ -374,7 +373,7 @@ impl<D: Device> Transceiver<D> {
     }
 
     fn rx_path<R: roce_core::UcRecv>(&self, recv: R) -> RxPath<R> {
-        RxPath::new(recv, self.config.geometry, self.config.immediate, Arc::clone(&self.shared))
+        RxPath::new(recv, &self.config, Arc::clone(&self.shared))
     }
 
     fn tx_path<S: roce_core::UcSend>(&self, send: S, route: Route) -> TxPath<S> {

@@ -16,6 +16,9 @@ const BATCH: usize = 16;
 /// Polls between two looks at the send completions when nothing waits.
 const REAP_EVERY: u32 = 16;
 
+/// [`Consumer::next_published`] looks behind an empty cursor, at 64 slots, on every 16th call.
+const LOOKS_PER_RING_SEARCH: u32 = 16;
+
 /// How our messages travel.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Route {
@@ -139,8 +142,19 @@ impl<S: UcSend> TxLoop<S> {
                 backoff.idle();
             }
         }
-        // What was published before the stop still leaves.
-        self.send_published().map(drop)
+        self.drain()
+    }
+
+    /// What was published before the stop still leaves, if the link takes it.
+    fn drain(&mut self) -> Result<(), Error> {
+        let looks = LOOKS_PER_RING_SEARCH * (self.ring.ring().geometry().num_pages() / 64 + 2);
+        for _ in 0..looks {
+            if !self.send_published()? && self.path.waiting {
+                std::thread::yield_now();
+            }
+            self.path.progress()?;
+        }
+        Ok(())
     }
 
     /// The flag is cleared before the frame leaves, so that an answer never meets a flag still set.

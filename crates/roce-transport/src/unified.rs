@@ -1,12 +1,10 @@
 //! Unified mode: the caller's one thread is the transceiver's only one.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use roce_core::{RegionId, UcQp};
 use roce_ring::{Geometry, Ring, SlotBytes};
 
-use crate::config::OverrunPolicy;
 use crate::device::AnyQp;
 use crate::error::Error;
 use crate::rx::RxPath;
@@ -24,8 +22,6 @@ pub struct Unified<Q: UcQp = AnyQp> {
     tx: TxPath<Q::Send>,
     rx_ring: Arc<Ring>,
     tx_ring: Arc<Ring>,
-    held: Held,
-    overrun: OverrunPolicy,
     spin: SpinPolicy,
     shared: Arc<Shared>,
 }
@@ -35,12 +31,10 @@ impl<Q: UcQp> Unified<Q> {
         rx: RxPath<Q::Recv>,
         tx: TxPath<Q::Send>,
         (rx_ring, tx_ring): (Arc<Ring>, Arc<Ring>),
-        overrun: OverrunPolicy,
         spin: SpinPolicy,
         shared: Arc<Shared>,
     ) -> Self {
-        let held = Held::new(rx_ring.geometry().num_pages());
-        Self { rx, tx, rx_ring, tx_ring, held, overrun, spin, shared }
+        Self { rx, tx, rx_ring, tx_ring, spin, shared }
     }
 
     /// The slot of the next request, if one has arrived. Never blocks.
@@ -103,24 +97,7 @@ impl<Q: UcQp> Unified<Q> {
 
     fn try_poll(&mut self) -> Result<Option<u32>, Error> {
         self.tx.progress()?;
-        if let Some(slot) = self.rx.next()? {
-            if self.held.is_empty() && self.tx_ring.flag_is_free(slot) {
-                return Ok(Some(slot));
-            }
-            self.hold(slot)?;
-        }
-        Ok(self.held.take_first(|slot| self.tx_ring.flag_is_free(slot)))
-    }
-
-    fn hold(&mut self, slot: u32) -> Result<(), Error> {
-        if self.held.insert(slot) {
-            return Ok(());
-        }
-        self.shared.counters.rx.overruns.add(1);
-        match self.overrun {
-            OverrunPolicy::Fail => Err(Error::Overrun { slot }),
-            OverrunPolicy::Wait | OverrunPolicy::Drop => Ok(()),
-        }
+        self.rx.next(|slot| self.tx_ring.flag_is_free(slot))
     }
 
     fn try_publish(&mut self, slot: u32, len: u32) -> Result<(), Error> {
@@ -128,54 +105,5 @@ impl<Q: UcQp> Unified<Q> {
             return Err(Error::Closed);
         }
         self.tx.flush()
-    }
-}
-
-/// Requests that wait for their slot's TX flag, oldest first, each slot at most once.
-#[derive(Debug)]
-struct Held {
-    order: VecDeque<u32>,
-    is_held: Vec<bool>,
-}
-
-impl Held {
-    fn new(num_pages: u32) -> Self {
-        Self { order: VecDeque::with_capacity(num_pages as usize), is_held: vec![false; num_pages as usize] }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.order.is_empty()
-    }
-
-    /// `false` if the slot was held already: its older message has just been overwritten.
-    fn insert(&mut self, slot: u32) -> bool {
-        if std::mem::replace(&mut self.is_held[slot as usize], true) {
-            return false;
-        }
-        self.order.push_back(slot);
-        true
-    }
-
-    fn take_first(&mut self, may_go: impl Fn(u32) -> bool) -> Option<u32> {
-        let at = self.order.iter().position(|&slot| may_go(slot))?;
-        let slot = self.order.remove(at)?;
-        self.is_held[slot as usize] = false;
-        Some(slot)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn held_slots_leave_oldest_first_when_they_may() {
-        let mut held = Held::new(4);
-        assert!(held.insert(2) && held.insert(3));
-        assert!(!held.insert(2), "overwritten");
-        assert_eq!(held.take_first(|s| s != 2), Some(3));
-        assert_eq!(held.take_first(|_| true), Some(2));
-        assert_eq!(held.take_first(|_| true), None);
-        assert!(held.is_empty());
     }
 }

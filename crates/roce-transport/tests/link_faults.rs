@@ -267,11 +267,12 @@ fn a_full_queue_is_back_pressure() {
     let (t, link) =
         connected(build(config(Mode::TxOnly).tx_mode(TxMode::WriteWithImm).peer_rx_base(0x1000)), script);
     let ends = t.take_ends().expect("once");
+    (0..4).for_each(|slot| publish(&ends.tx, slot, slot.into())); // three more than there is room for
     let running = thread::spawn({
         let t = Arc::clone(&t);
         move || t.blocking_monitor()
     });
-    for n in 0..40 {
+    for n in 4..40 {
         publish(&ends.tx, n % 4, u64::from(n));
     }
     wait_until("all of them", || link.script(|s| s.sent.len()) == 40);

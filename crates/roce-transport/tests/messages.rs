@@ -250,6 +250,70 @@ fn lost_messages_are_counted_and_shift_nothing() {
     assert_eq!(b.stats().lost, between - seen);
 }
 
+fn wire(stats: &roce_transport::Stats, name: &str) -> u64 {
+    stats.wire.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("{name} in {:?}", stats.wire)).1
+}
+
+#[test]
+fn a_burst_that_laps_after_losses_delivers_nothing_twice_and_accounts_for_all() {
+    const BURST: u32 = PAGES + 3;
+    let mut overruns = 0;
+    for seed in 0..60 {
+        let faults: roce_transport::FaultConfig = format!("drop=0.3,seed={seed}").parse().expect("valid");
+        let (a, b) = pair(small, |b| b.mode(Mode::Unified).faults(faults), |b| b.mode(Mode::Unified));
+        let (mut caller, mut service) = (a.take_unified().expect("once"), b.take_unified().expect("once"));
+        for n in 0..BURST {
+            caller.tx_slot(n % PAGES).copy_from(0, &n.to_le_bytes());
+            caller.tx_publish(n % PAGES).expect("sent");
+        }
+        let mut seen = Vec::new();
+        while let Some(slot) = service.rx_poll().expect("open") {
+            let value = u32::from_le_bytes(service.rx_slot(slot).read::<4>(0));
+            assert_eq!(value % PAGES, slot);
+            assert!(!seen.contains(&value), "seed {seed}: {value} twice, after {seen:?}");
+            seen.push(value);
+        }
+        let (sender, receiver) = (a.stats(), b.stats());
+        let gone = wire(&sender, "fault_dropped") + wire(&receiver, "rx_drop_no_receive") + receiver.overruns;
+        assert_eq!(seen.len() as u64 + gone, u64::from(BURST), "seed {seed}: {sender:?} {receiver:?}");
+        overruns += receiver.overruns;
+    }
+    assert!(overruns > 0, "no burst lapped, so nothing was tested");
+}
+
+#[test]
+fn a_duplicated_message_is_not_a_loss() {
+    let faults: roce_transport::FaultConfig = "dup=0.3,seed=3".parse().expect("valid");
+    let (a, b) = pair(small, |b| b.mode(Mode::Unified).faults(faults), |b| b.mode(Mode::Unified));
+    let (mut caller, mut service) = (a.take_unified().expect("once"), b.take_unified().expect("once"));
+    for n in 0..200 {
+        caller.tx_publish(n % PAGES).expect("sent");
+        while service.rx_poll().expect("open").is_some() {}
+    }
+    let stats = b.stats();
+    assert!(stats.received > 200, "some came twice");
+    assert_eq!(stats.lost, 0);
+}
+
+#[test]
+fn what_is_published_before_close_still_leaves() {
+    for _ in 0..20 {
+        let (a, b) = pair(small, |b| b.mode(Mode::TxOnly), |b| b.mode(Mode::Unified));
+        let ends = a.take_ends().expect("once");
+        let mut service = b.take_unified().expect("once");
+        let running = monitor(&a);
+        wait_until("the monitor", || a.state() == State::Running);
+        for slot in [1, 2, 3, 5, 6] {
+            ends.tx.publish(slot);
+        }
+        a.close();
+        running.join().expect("no panic").expect("no error");
+        for _ in 0..5 {
+            wait_for("each of them", || service.rx_poll().expect("open"));
+        }
+    }
+}
+
 #[test]
 fn sixteen_transceivers_on_one_address() {
     let addr = common::unused_addr();

@@ -14,9 +14,9 @@ use roce_transport::{Config, ConfigBuilder, Error, Transceiver, TxMode};
 /// A loopback address that no other test of this machine uses at the same time.
 pub(crate) fn unused_addr() -> Ipv4Addr {
     static NEXT: AtomicU32 = AtomicU32::new(1);
-    let [.., high, low] = (std::process::id() << 2).to_be_bytes();
-    let [.., n] = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
-    Ipv4Addr::new(127, 64 | (low >> 2), high, n.max(1))
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let n = u8::try_from(NEXT.fetch_add(1, Ordering::Relaxed)).expect("a test takes few addresses");
+    Ipv4Addr::new(127, 64 | (high & 0xF), low, n)
 }
 
 pub(crate) fn soft(addr: Ipv4Addr) -> ConfigBuilder {
