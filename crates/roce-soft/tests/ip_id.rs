@@ -1,5 +1,5 @@
-//! What leaves the kernel: IP identification 0 with DF, which the ICRC relies on. Looks at the loopback
-//! interface, for which it needs CAP_NET_RAW; without that it says so and passes.
+//! What leaves the kernel: IP identification 0 with DF, which the ICRC relies on and which an unconnected socket
+//! gets by path MTU discovery set to PROBE. Looks at the loopback interface, for which it needs CAP_NET_RAW; without that it says so and passes.
 
 #![allow(clippy::unwrap_used)]
 

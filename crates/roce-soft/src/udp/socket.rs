@@ -37,8 +37,9 @@ impl Peer {
 
 /// A bound socket that never blocks.
 ///
-/// It stays unconnected with path MTU discovery set to DO: then Linux sends DF and the IP identification 0,
-/// which the ICRC covers.
+/// It stays unconnected with path MTU discovery set to PROBE: then Linux sends DF and the IP identification 0,
+/// which the ICRC covers, and the interface's MTU is the only limit. With DO the limit would be the path's MTU,
+/// which anybody can lower by a forged ICMP message.
 #[derive(Debug)]
 pub(crate) struct Socket {
     inner: socket2::Socket,
@@ -52,7 +53,7 @@ impl Socket {
         inner.set_nonblocking(true).map_err(|e| ("fcntl(O_NONBLOCK)", e))?;
         let socket = Self { inner };
         socket
-            .set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)
+            .set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
             .map_err(|e| ("setsockopt(IP_MTU_DISCOVER)", e))?;
         // As NICs send it; the ICRC protects what a UDP checksum would.
         socket.set(libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).map_err(|e| ("setsockopt(SO_NO_CHECK)", e))?;

@@ -16,13 +16,14 @@ use roce_core::{
 };
 use roce_soft::{SoftConfig, SoftDevice, SoftQp, SoftRecv, SoftSend, SoftStats};
 
-/// A loopback address that no other test has, in this process or another one.
+/// A loopback address that no other test has, in this process or another one: 127.80.0.0/12 is for this crate's
+/// tests, with 12 bits of the process id, then a count.
 pub fn fresh_addr() -> Ipv4Addr {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let count = NEXT.fetch_add(1, Ordering::Relaxed);
-    assert!(count < 255);
-    let [_, a, b, c] = ((std::process::id() & 0x1FFF) << 8 | count).to_be_bytes();
-    Ipv4Addr::new(127, 64 + a, b, c)
+    assert!(count < 255, "a test process has 254 addresses");
+    let [_, a, b, c] = ((std::process::id() & 0xFFF) << 8 | count).to_be_bytes();
+    Ipv4Addr::new(127, 80 + a, b, c)
 }
 
 /// Zeroed memory that a queue pair writes.

@@ -1,0 +1,115 @@
+//! What the network around a queue pair does to it: forged ICMP errors.
+//!
+//! Each test has a network namespace of its own, for which it needs CAP_SYS_ADMIN; without that it says so and
+//! passes.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::AsRawFd;
+
+use common::{fresh_addr, pair, pattern, wait_for};
+use roce_core::{Mtu, Verb};
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// Runs `test` where there is nothing but a loopback interface.
+fn in_a_network_of_its_own(test: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: it changes the namespace of this thread, which ends with the test, and no memory.
+            if unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0 {
+                configure("lo", &[(libc::SIOCSIFFLAGS, flags_up())]);
+                return test();
+            }
+            match io::Error::last_os_error() {
+                e if e.kind() == ErrorKind::PermissionDenied => {
+                    eprintln!("SKIPPED: a network namespace needs CAP_SYS_ADMIN: {e}");
+                }
+                e => panic!("unshare(CLONE_NEWNET): {e}"),
+            }
+        });
+    });
+}
+
+type Setting = libc::__c_anonymous_ifr_ifru;
+
+fn flags_up() -> Setting {
+    Setting { ifru_flags: i16::try_from(libc::IFF_UP | libc::IFF_RUNNING).unwrap() }
+}
+
+fn configure(interface: &str, settings: &[(libc::c_ulong, Setting)]) {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    let mut name = [0; libc::IFNAMSIZ];
+    for (to, from) in name.iter_mut().zip(interface.bytes()) {
+        *to = from.cast_signed();
+    }
+    for &(request, value) in settings {
+        let mut request_data = libc::ifreq { ifr_name: name, ifr_ifru: value };
+        // SAFETY: both requests read an ifreq, which lives until the call returns.
+        let result = unsafe { libc::ioctl(socket.as_raw_fd(), request, &raw mut request_data) };
+        assert_eq!(result, 0, "ioctl({request:#x}) on {interface}: {}", io::Error::last_os_error());
+    }
+}
+
+/// The Internet checksum.
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let sum: u32 = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+    let folded = (sum & 0xFFFF) + (sum >> 16);
+    (!u16::try_from(folded & 0xFFFF).unwrap()).to_be_bytes()
+}
+
+/// "Fragmentation needed, next MTU 576", about a packet from `src` to `dst`.
+fn fragmentation_needed(src: Ipv4Addr, dst: Ipv4Addr) -> Vec<u8> {
+    let mut message = vec![3, 4, 0, 0, 0, 0, 0x02, 0x40];
+    message.extend([0x45, 0, 0x10, 0, 0, 0, 0x40, 0, 64, 17, 0, 0]);
+    message.extend([src.octets(), dst.octets()].concat());
+    message.extend([0x12, 0xB7, 0x12, 0xB7, 0x0F, 0xEC, 0, 0]);
+    let sum = checksum(&message);
+    message[2..4].copy_from_slice(&sum);
+    message
+}
+
+/// A socket that believes in ICMP, as those of other programs do.
+fn believer(addr: Ipv4Addr) -> UdpSocket {
+    let socket = UdpSocket::bind((addr, 0)).unwrap();
+    let discover: libc::c_int = libc::IP_PMTUDISC_DO;
+    // SAFETY: the value lives until the call returns, and the length is its own.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            (&raw const discover).cast(),
+            libc::socklen_t::try_from(size_of_val(&discover)).unwrap(),
+        )
+    };
+    assert_eq!(result, 0, "{}", io::Error::last_os_error());
+    socket
+}
+
+#[test]
+fn a_forged_icmp_message_does_not_lower_the_mtu() {
+    in_a_network_of_its_own(|| {
+        let (mut a, mut b) = pair(Some(Mtu::B4096));
+        let (src, dst) = (a.local.ip, b.local.ip);
+        let forger = Socket::new(Domain::IPV4, Type::from(libc::SOCK_RAW), Some(Protocol::ICMPV4)).unwrap();
+        forger.bind(&SocketAddrV4::new(fresh_addr(), 0).into()).unwrap();
+        let forged = fragmentation_needed(src, dst);
+        let believer = believer(src);
+        wait_for("the kernel to believe it", || {
+            forger.send_to(&forged, &SocketAddrV4::new(src, 0).into()).unwrap();
+            let refused = believer.send_to(&[0; 1000], (dst, 4791)).err()?;
+            (refused.raw_os_error() == Some(libc::EMSGSIZE)).then_some(())
+        });
+
+        a.tx.set(0, &pattern(1, 9000));
+        b.post(1, 0, 9000);
+        a.stage(0, 9000, Verb::Send { imm: None });
+        a.flush();
+        assert_eq!(b.next().id, 1);
+        assert_eq!(b.rx.get(0, 9000), pattern(1, 9000));
+    });
+}
