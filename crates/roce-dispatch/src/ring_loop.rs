@@ -14,10 +14,11 @@ use crate::{DispatchError, FunctionTable};
 
 /// Serves the requests of an RX ring and answers each in the TX slot of the same index.
 ///
-/// Slots are served in the order of their publication. A message that the network lost leaves a free slot behind;
-/// once a later slot is published it is passed over and counted. A message that is no request is counted and
-/// dropped. Every request is answered, at worst with a negative [`Status`](crate::rpc::Status), except one that its
-/// peer overwrites while it is served: its slot is looked at again instead.
+/// Slots are served in the order of their publication. A message that the network lost leaves a free slot behind,
+/// which is passed over once a later slot is published; losses are the transport's to count. A message that is no
+/// request is counted and dropped. Every request is answered, at worst with a negative
+/// [`Status`](crate::rpc::Status), except one that its peer overwrites while it is served: its slot is looked at
+/// again instead.
 ///
 /// The handlers see a private copy of the request, so a peer that overwrites a slot cannot change arguments under
 /// a handler. A response that finds its TX slot taken waits for it, and with it all that come after.
@@ -27,8 +28,6 @@ pub struct RingLoop {
     rx: Consumer,
     tx: Producer,
     server: Server,
-    /// Where a sender that fills its slots in order puts the next message.
-    expected: u32,
 }
 
 enum Step {
@@ -48,7 +47,7 @@ impl RingLoop {
     /// has no room for a header.
     pub fn new(rx: Consumer, tx: Producer, table: FunctionTable) -> Result<Self, DispatchError> {
         let server = Server::new(rx.ring().geometry(), tx.ring().geometry(), table)?;
-        Ok(Self { rx, tx, server, expected: 0 })
+        Ok(Self { rx, tx, server })
     }
 
     /// A handle on the counters.
@@ -91,7 +90,7 @@ impl RingLoop {
         }
         let Some(request) = request else {
             self.server.stats().count(Event::BadMagic);
-            self.finish(slot);
+            self.rx.claim(slot);
             return Step::Done;
         };
         if !self.tx.is_free(slot) {
@@ -103,7 +102,7 @@ impl RingLoop {
             return self.again();
         }
         // RX first: a peer that reuses the slot as soon as it has the answer must not find it taken.
-        self.finish(slot);
+        self.rx.claim(slot);
         self.server.stats().count(Event::Response);
         self.tx.publish(slot);
         Step::Done
@@ -113,15 +112,6 @@ impl RingLoop {
     fn again(&self) -> Step {
         self.server.stats().count(Event::Overwritten);
         Step::Again
-    }
-
-    /// Hands the slot back, and counts the slots that its message came past.
-    fn finish(&mut self, slot: u32) {
-        self.rx.claim(slot);
-        let last = self.rx.ring().geometry().num_pages() - 1;
-        let holes = slot.wrapping_sub(self.expected) & last;
-        self.server.stats().add(Event::SkippedHole, holes.into());
-        self.expected = slot.wrapping_add(1) & last;
     }
 }
 

@@ -21,10 +21,9 @@ pub(crate) enum Event {
     ResultTooLarge,
     NoResponse,
     Overwritten,
-    SkippedHole,
 }
 
-const EVENTS: usize = Event::SkippedHole as usize + 1;
+const EVENTS: usize = Event::Overwritten as usize + 1;
 
 /// A handle on a loop's counters. Clones read the same ones.
 #[derive(Clone, Default)]
@@ -45,18 +44,13 @@ impl DispatchStats {
             result_too_large: get(Event::ResultTooLarge),
             no_response: get(Event::NoResponse),
             overwritten: get(Event::Overwritten),
-            skipped_holes: get(Event::SkippedHole),
         }
     }
 
-    pub(crate) fn count(&self, event: Event) {
-        self.add(event, 1);
-    }
-
     /// Only the loop writes, so a load and a store need no locked instruction.
-    pub(crate) fn add(&self, event: Event, n: u64) {
+    pub(crate) fn count(&self, event: Event) {
         let counter = &self.0[event as usize];
-        counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Counts how a call went, where it did not go well.
@@ -102,7 +96,4 @@ pub struct DispatchCounts {
     pub no_response: u64,
     /// Requests that the peer overwrote while they were being read or served; they are not answered.
     pub overwritten: u64,
-    /// Free slots passed over because a later one was published: messages that were lost, as far as the peer
-    /// fills its slots in order.
-    pub skipped_holes: u64,
 }

@@ -50,7 +50,6 @@ fn a_ring_of_one_slot_works() {
         let answer = wire.call(&mut dispatcher, 0, &request("rpc_increment", id, &id.to_le_bytes()));
         assert_eq!(answer.header.request_id, id);
     }
-    assert_eq!(counts(&dispatcher).skipped_holes, 0);
 }
 
 #[test]
@@ -236,7 +235,6 @@ fn a_lost_message_leaves_a_hole_that_is_passed_over() {
     }
     let done: usize = (0..POLLS_PAST_A_HOLE).map(|_| dispatcher.poll()).sum();
     assert_eq!(done, 3);
-    assert_eq!(counts(&dispatcher).skipped_holes, 2);
     for slot in [0, 3, 4] {
         assert_answers(&wire.expect(slot), slot, Status::SUCCESS, &[1]);
     }
@@ -244,7 +242,6 @@ fn a_lost_message_leaves_a_hole_that_is_passed_over() {
     for slot in [5, 6, 7, 0, 1] {
         wire.call(&mut dispatcher, slot, &request("rpc_increment", slot, &[0]));
     }
-    assert_eq!(counts(&dispatcher).skipped_holes, 2);
 }
 
 #[test]

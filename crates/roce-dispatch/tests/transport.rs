@@ -118,5 +118,4 @@ fn a_threaded_service_answers_over_the_wire() {
     runner.join().expect("no panic");
     monitor.join().expect("no panic").expect("a close is no error");
     assert_eq!(stats.snapshot().responses, CALLS.into());
-    assert_eq!(stats.snapshot().skipped_holes, 0);
 }

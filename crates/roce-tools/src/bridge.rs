@@ -189,7 +189,6 @@ impl BridgeReport {
                 ("result_too_large", d.result_too_large),
                 ("no_response", d.no_response),
                 ("overwritten", d.overwritten),
-                ("skipped_holes", d.skipped_holes),
             ]
         });
         [
