@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use roce_ffi::{BadHandle, report, text, wall, warnings_to_stderr};
+use roce_ffi::{BadHandle, Favourite, report, text, wall, warnings_to_stderr};
 use roce_ring::Ring;
 
 use crate::dispatch::{Callback, Dispatch};
@@ -244,33 +244,49 @@ fn tx_publish(call: &str, handle: Handle, slot: u32) -> c_int {
     drive(call, handle, |port| port.tx_publish(slot)).map_or(0, |()| 1)
 }
 
-/// Runs `f` on the port of a handle, which the first call brings; `None` where it is refused.
+/// Runs `f` on the port of a handle; `None` where it is refused.
 #[inline]
 fn drive<R>(call: &str, handle: Handle, f: impl Fn(&mut dyn Port) -> Result<R, Failed>) -> Option<R> {
-    match TRANSCEIVERS.port(handle, |port| f(port.as_mut())) {
-        Some(Ok(result)) => Some(result),
-        Some(Err(Failed)) => {
-            let error = TRANSCEIVERS.port(handle, |port| port.error());
-            refuse_poll(call, handle, error.unwrap_or(roce_transport::Error::Closed).into());
-            None
-        }
-        None => first_use(call, handle, f),
-    }
+    let mut favourite = TRANSCEIVERS.favourite(handle);
+    let Some(port) = favourite.as_mut().and_then(Favourite::port) else {
+        drop(favourite);
+        return drive_slowly(call, handle, f);
+    };
+    let result = f(port.as_mut());
+    drop(favourite);
+    result.map_err(|Failed| failed(call, handle)).ok()
+}
+
+/// For a thread that does not use the port all the time, and for the first use, which brings it.
+#[cold]
+#[inline(never)]
+fn drive_slowly<R>(call: &str, handle: Handle, f: impl Fn(&mut dyn Port) -> Result<R, Failed>) -> Option<R> {
+    let run = || TRANSCEIVERS.port(handle, |port| f(port.as_mut()));
+    let attach = || TRANSCEIVERS.get(handle).map_err(Refusal::from).and_then(|t| t.attach_port(handle));
+    let result = match run() {
+        Some(result) => result,
+        // Between the two another thread may close.
+        None => match attach() {
+            Ok(()) => run().unwrap_or(Err(Failed)),
+            Err(why) => {
+                refuse_poll(call, handle, why);
+                return None;
+            }
+        },
+    };
+    result.map_err(|Failed| failed(call, handle)).ok()
 }
 
 #[cold]
-fn first_use<R>(call: &str, handle: Handle, f: impl Fn(&mut dyn Port) -> Result<R, Failed>) -> Option<R> {
-    let attached = TRANSCEIVERS.get(handle).map_err(Refusal::from).and_then(|t| t.attach_port(handle));
-    let done = attached.and_then(|()| {
-        let run = |port: &mut Box<dyn Port>| f(port.as_mut()).map_err(|Failed| port.error());
-        // Between the two another thread may have closed.
-        TRANSCEIVERS.port(handle, run).unwrap_or(Err(roce_transport::Error::Closed)).map_err(Refusal::from)
-    });
-    done.map_err(|why| refuse_poll(call, handle, why)).ok()
+#[inline(never)]
+fn failed(call: &str, handle: Handle) {
+    let error = TRANSCEIVERS.port(handle, |port| port.error());
+    refuse_poll(call, handle, error.unwrap_or(roce_transport::Error::Closed).into());
 }
 
 /// Reports a refusal of a call that a thread may repeat without end: the same one once.
 #[cold]
+#[inline(never)]
 fn refuse_poll(call: &str, handle: Handle, why: Refusal) {
     static TOLD: Mutex<Option<BadHandle>> = Mutex::new(None);
     match TRANSCEIVERS.get(handle) {

@@ -5,6 +5,8 @@ use std::arch::asm;
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::hint;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -75,12 +77,7 @@ impl<T> Biased<T> {
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         match self.enter() {
-            Some(inside) => {
-                let _leave = inside;
-                // SAFETY: this thread is favoured and marked as inside, so that no other gets past `withdraw`;
-                // `enter` refuses a second entry of the same thread.
-                f(unsafe { &mut *self.value.get() })
-            }
+            Some(mut inside) => f(&mut inside),
             None => self.with_favour(f),
         }
     }
@@ -96,20 +93,23 @@ impl<T> Biased<T> {
         f(unsafe { &mut *self.value.get() })
     }
 
-    /// The favoured thread's way in: marks it, then checks that the favour still stands. `withdraw` takes the
-    /// favour, then looks at the mark. With a barrier between the two on both sides, one sees the other.
+    /// The favoured thread's way in; `None` for another, and for one that is inside already.
+    ///
+    /// It is marked, then it is checked that the favour still stands. `withdraw` takes the favour, then looks at the
+    /// mark. With a barrier between the two on both sides, one sees the other.
     #[inline]
-    fn enter(&self) -> Option<Inside<'_>> {
+    pub fn enter(&self) -> Option<Inside<'_, T>> {
         let me = this_thread();
         let at = self.favoured.load(Ordering::Relaxed);
         let seat = &self.seats[at & SEATS].0;
         if seat.load(Ordering::Relaxed) != me {
-            return None; // another thread, or inside already
+            return None;
         }
         seat.store(me | INSIDE, Ordering::Relaxed);
+        // Dropped, which takes the mark off, where the favour is gone.
+        let inside = Inside { seat, value: self.value.get(), gate: PhantomData };
         barrier::light(); // meets `heavy` in `withdraw`
-        let inside = Inside { seat, me };
-        (self.favoured.load(Ordering::Relaxed) == at).then_some(inside)
+        if self.favoured.load(Ordering::Relaxed) == at { Some(inside) } else { None }
     }
 
     #[cold]
@@ -170,15 +170,42 @@ impl<T> fmt::Debug for Biased<T> {
     }
 }
 
-/// The favoured thread's mark, taken off on a panic too.
-struct Inside<'a> {
+/// The value, in the hand of the favoured thread. On drop its mark is taken off.
+pub struct Inside<'a, T> {
     seat: &'a AtomicUsize,
-    me: usize,
+    value: *mut T,
+    gate: PhantomData<&'a mut T>,
 }
 
-impl Drop for Inside<'_> {
+impl<T> Deref for Inside<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: this thread is favoured and marked as inside, so that no other gets past `withdraw`; `enter` lets
+        // no thread in twice, and this type stays on its thread.
+        unsafe { &*self.value }
+    }
+}
+
+impl<T> DerefMut for Inside<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { &mut *self.value }
+    }
+}
+
+impl<T> Drop for Inside<'_, T> {
+    #[inline]
     fn drop(&mut self) {
-        self.seat.store(self.me, Ordering::Release); // pairs with the load in `withdraw`
+        self.seat.store(this_thread(), Ordering::Release); // pairs with the load in `withdraw`
+    }
+}
+
+impl<T> fmt::Debug for Inside<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inside").finish_non_exhaustive()
     }
 }
 
@@ -211,7 +238,7 @@ fn this_thread() -> usize {
         let id: usize;
         // SAFETY: by the ABI the thread's control block begins with its own address. One instruction, where a call of
         // pthread_self, which gives the same, needs a dozen with what it spills.
-        unsafe { asm!("mov {}, fs:[0]", out(reg) id, options(pure, readonly, nostack, preserves_flags)) };
+        unsafe { asm!("mov {}, fs:[0]", out(reg) id, options(readonly, nostack, preserves_flags)) };
         id
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crossbeam_utils::CachePadded;
 
 use crate::Biased;
+use crate::biased::Inside;
 
 /// Handles that may be in use at once.
 const CAPACITY: usize = 256;
@@ -48,6 +49,7 @@ struct Place<T, P> {
 }
 
 /// What the polling thread needs.
+#[derive(Debug)]
 struct Port<P> {
     /// Whose; 0: nobody's.
     handle: usize,
@@ -107,11 +109,23 @@ impl<T, P> Handles<T, P> {
 
     /// Runs `f` on the port of a handle; `None` where it has none, or is no handle. For one thread at a time;
     /// another waits.
-    #[inline]
     pub fn port<R>(&self, handle: *mut c_void, f: impl FnOnce(&mut P) -> R) -> Option<R> {
-        // Whatever the handle is, only that of this very place is equal to the one kept there.
-        let place = &self.places[handle.addr() % CAPACITY];
-        place.port.with(|p| if p.handle == handle.addr() { p.port.as_mut().map(f) } else { None })
+        let port = &self.place_of_port(handle).port;
+        port.with(|p| if p.handle == handle.addr() { p.port.as_mut().map(f) } else { None })
+    }
+
+    /// The port of a handle, for the thread that uses it all the time; `None` for others, for which
+    /// [`port`](Self::port) finds out the rest.
+    #[inline]
+    pub fn favourite(&self, handle: *mut c_void) -> Option<Favourite<'_, P>> {
+        let inside = self.place_of_port(handle).port.enter()?;
+        if inside.handle == handle.addr() { Some(Favourite(inside)) } else { None }
+    }
+
+    /// Whatever the handle is, only that of this very place is equal to the one kept there.
+    #[inline]
+    fn place_of_port(&self, handle: *mut c_void) -> &Place<T, P> {
+        &self.places[handle.addr() % CAPACITY]
     }
 
     /// Gives the handle a port, unless it has one. Whether it has one now.
@@ -157,6 +171,18 @@ impl<T, P> Handles<T, P> {
 
     fn encode(&self, place: usize, generation: u32) -> usize {
         (self.tag as usize) << TAG_SHIFT | (generation as usize) << GENERATION_SHIFT | place
+    }
+}
+
+/// A port in the hand of the thread that uses it all the time. Others wait until it is dropped.
+#[derive(Debug)]
+pub struct Favourite<'a, P>(Inside<'a, Port<P>>);
+
+impl<P> Favourite<'_, P> {
+    /// The port.
+    #[inline]
+    pub fn port(&mut self) -> Option<&mut P> {
+        self.0.port.as_mut()
     }
 }
 

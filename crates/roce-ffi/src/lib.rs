@@ -23,8 +23,8 @@ mod report;
 mod text;
 mod wall;
 
-pub use biased::Biased;
-pub use handles::{BadHandle, Handles};
+pub use biased::{Biased, Inside};
+pub use handles::{BadHandle, Favourite, Handles};
 pub use log::warnings_to_stderr;
 pub use report::report;
 pub use text::{TextError, text};
