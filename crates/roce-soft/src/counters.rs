@@ -1,5 +1,6 @@
 //! Counters of the wire, and why packets were dropped.
 
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -7,6 +8,7 @@ use crossbeam_utils::CachePadded;
 use roce_core::WireStats;
 
 use crate::port::Port;
+use crate::refusal::Refusal;
 
 /// Why a packet that came was dropped. UC drops in silence, so counting is all that is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -112,13 +114,35 @@ pub(crate) struct RxCounters {
     pub(crate) drops: Drops,
 }
 
+/// One count for each [`Refusal`], and the errno of the last one.
+#[derive(Debug, Default)]
+pub(crate) struct Discards {
+    counts: [Counter; Refusal::ALL.len()],
+    last_errno: Counter,
+}
+
+impl Discards {
+    pub(crate) fn count(&self, refusal: Refusal, error: &io::Error) {
+        self.counts[refusal as usize].add(1);
+        self.last_errno.set(error.raw_os_error().unwrap_or(0).unsigned_abs().into());
+    }
+
+    fn get(&self, refusal: Refusal) -> u64 {
+        self.counts[refusal as usize].get()
+    }
+
+    fn total(&self) -> u64 {
+        self.counts.iter().map(Counter::get).sum()
+    }
+}
+
 /// What a queue pair sent: written by its sending half, or under the lock of its fault injector.
 #[derive(Debug, Default)]
 pub(crate) struct TxCounters {
     pub(crate) packets: Counter,
     pub(crate) messages: Counter,
     pub(crate) retries: Counter,
-    pub(crate) discarded: Counter,
+    pub(crate) discards: Discards,
     pub(crate) dropped: Counter,
     pub(crate) duplicated: Counter,
     pub(crate) reordered: Counter,
@@ -164,6 +188,17 @@ impl SoftStats {
         self.rx.late.get()
     }
 
+    /// Packets that the kernel refused to send, for whatever reason. They are lost.
+    pub fn discarded_packets(&self) -> u64 {
+        self.tx.discards.total()
+    }
+
+    /// Why the kernel refused the last of the [discarded](Self::discarded_packets) packets.
+    pub fn last_send_error(&self) -> Option<io::Error> {
+        let errno = i32::try_from(self.tx.discards.last_errno.get()).ok().filter(|&errno| errno != 0)?;
+        Some(io::Error::from_raw_os_error(errno))
+    }
+
     /// Packets that the kernel dropped because nobody emptied the socket in time; 0 once it is closed.
     pub fn socket_overflow(&self) -> u64 {
         self.port.upgrade().map_or(0, |port| port.overflow())
@@ -187,7 +222,11 @@ impl WireStats for SoftStats {
             ("tx_packets", tx.packets.get()),
             ("tx_messages", tx.messages.get()),
             ("tx_retries", tx.retries.get()),
-            ("tx_discarded", tx.discarded.get()),
+            ("tx_discarded", self.discarded_packets()),
+            ("tx_last_errno", tx.discards.last_errno.get()),
+        ]);
+        values.extend(Refusal::ALL.map(|(refusal, name)| (name, tx.discards.get(refusal))));
+        values.extend([
             ("fault_dropped", tx.dropped.get()),
             ("fault_duplicated", tx.duplicated.get()),
             ("fault_reordered", tx.reordered.get()),

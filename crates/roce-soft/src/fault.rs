@@ -242,7 +242,7 @@ impl Injector {
         (0, now)
     }
 
-    /// Sends what is due at `now`. `send` says whether the link took the packet; if not, it stays.
+    /// Sends what is due at `now`. `send` says whether the link is done with the packet; if not, it stays.
     pub(crate) fn pump<E>(
         &mut self,
         now: Instant,

@@ -8,6 +8,7 @@
 //! - `qp`: the UC state machine, which knows neither socket nor clock nor memory.
 //! - `port`, `udp`: the socket of an address, shared by the queue pairs on it.
 //! - `device`, `send`, `recv`: the queue-pair traits of `roce-core` on top.
+//! - `refusal`: what it means when the kernel refuses a packet.
 //! - `fault`, `pcap`: packets lost on purpose, and packets written down.
 //!
 //! Invariants: whatever comes from the network can neither panic nor write outside the region that its queue
@@ -30,6 +31,7 @@ mod pcap;
 mod port;
 mod qp;
 mod recv;
+mod refusal;
 mod send;
 mod table;
 #[allow(unsafe_code)]

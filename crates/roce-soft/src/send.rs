@@ -15,6 +15,7 @@ use crate::device::Registration;
 use crate::fault::Injector;
 use crate::mem::Mem;
 use crate::qp::{Requester, packets_of};
+use crate::refusal::Refusal;
 use crate::udp::Peer;
 use crate::wire::{Flow, ICRC_LEN, MAX_HEADER_LEN, icrc};
 
@@ -82,7 +83,7 @@ impl SoftSend {
         while self.arena.messages() != 0 {
             match self.link.send(self.arena.packets()) {
                 Ok(0) => break,
-                Ok(sent) => self.arena.pop(sent),
+                Ok(done) => self.arena.pop(done),
                 Err(error) => {
                     self.arena.pop(1);
                     return Err(error);
@@ -150,6 +151,7 @@ fn too_long(len: u32) -> PostError {
 fn explain(error: io::Error, flow: &Flow) -> io::Error {
     let advice = match error.raw_os_error() {
         Some(libc::EMSGSIZE) => "the path MTU is larger than the interface's MTU carries; take a smaller one",
+        Some(libc::EACCES) => "the peer's address is a broadcast address, or a route prohibits it",
         Some(libc::EINVAL) => "the peer cannot be reached from this local address; 127.x reaches only 127.x",
         _ => return error,
     };
@@ -165,19 +167,28 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Sends packets in order and says how many left. An error says that the first one never will.
+    /// Sends packets in order and says how many are done with: they have left, or the first one was refused and
+    /// is lost. 0 when there is no room. An error is a refusal of the first one that all others would meet too.
     fn send<'a>(
         &self,
         packets: impl ExactSizeIterator<Item = &'a [u8]> + Clone,
     ) -> Result<usize, (&'static str, io::Error)> {
         let counters = &self.stats.tx;
-        let sent = self.registration.port.send(&self.to, packets);
-        match sent {
-            Ok(0) => counters.retries.add(1),
-            Ok(sent) => counters.packets.add(sent as u64),
-            Err(_) => counters.discarded.add(1),
+        match self.registration.port.send(&self.to, packets) {
+            Ok(0) => {
+                counters.retries.add(1);
+                Ok(0)
+            }
+            Ok(sent) => {
+                counters.packets.add(sent as u64);
+                Ok(sent)
+            }
+            Err((call, error)) => {
+                let refusal = Refusal::of(&error);
+                counters.discards.count(refusal, &error);
+                if refusal == Refusal::Lasting { Err((call, error)) } else { Ok(1) }
+            }
         }
-        sent
     }
 }
 
@@ -231,6 +242,6 @@ impl FaultyLink {
         injector: &mut MutexGuard<'_, Injector>,
         now: Instant,
     ) -> Result<(), (&'static str, io::Error)> {
-        injector.pump(now, |packet| self.link.send(iter::once(packet)).map(|sent| sent == 1))
+        injector.pump(now, |packet| self.link.send(iter::once(packet)).map(|done| done == 1))
     }
 }

@@ -1,18 +1,20 @@
-//! What the network around a queue pair does to it: forged ICMP errors.
+//! What the network around a queue pair does to it: forged ICMP errors, and routes that come late.
 //!
-//! Each test has a network namespace of its own, for which it needs CAP_SYS_ADMIN; without that it says so and
-//! passes.
+//! Most tests have a network namespace of their own, for which they need CAP_SYS_ADMIN; without that they say so
+//! and pass.
 
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
+use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsRawFd;
 
-use common::{fresh_addr, pair, pattern, wait_for};
-use roce_core::{Mtu, Verb};
+use common::{fresh_addr, pair, pattern, qp_on, wait_for};
+use roce_core::{Mtu, PeerEndpoint, PostError, Qpn, UcSend, Verb, WireStats};
+use roce_soft::{SoftConfig, SoftDevice};
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// Runs `test` where there is nothing but a loopback interface.
@@ -34,10 +36,22 @@ fn in_a_network_of_its_own(test: impl FnOnce() + Send) {
     });
 }
 
+/// Gives the loopback interface a further address.
+fn add_address(addr: Ipv4Addr) {
+    configure("lo:1", &[(libc::SIOCSIFADDR, ipv4(addr)), (libc::SIOCSIFFLAGS, flags_up())]);
+}
+
 type Setting = libc::__c_anonymous_ifr_ifru;
 
 fn flags_up() -> Setting {
     Setting { ifru_flags: i16::try_from(libc::IFF_UP | libc::IFF_RUNNING).unwrap() }
+}
+
+fn ipv4(addr: Ipv4Addr) -> Setting {
+    let [a, b, c, d] = addr.octets().map(u8::cast_signed);
+    let family = libc::sa_family_t::try_from(libc::AF_INET).unwrap();
+    let sa_data = [0, 0, a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0];
+    Setting { ifru_addr: libc::sockaddr { sa_family: family, sa_data } }
 }
 
 fn configure(interface: &str, settings: &[(libc::c_ulong, Setting)]) {
@@ -112,4 +126,66 @@ fn a_forged_icmp_message_does_not_lower_the_mtu() {
         assert_eq!(b.next().id, 1);
         assert_eq!(b.rx.get(0, 9000), pattern(1, 9000));
     });
+}
+
+/// Sends to an address that has no route at first.
+fn packets_without_a_route_are_lost_and_later_ones_arrive(faults: Option<&str>) {
+    in_a_network_of_its_own(move || {
+        let far = Ipv4Addr::new(192, 0, 2, 1);
+        let peer = PeerEndpoint { qpn: Qpn::new(0x77).unwrap(), rkey: None, ip: far };
+        let faults = faults.map(|f| f.parse().unwrap());
+        let near = SoftConfig { addr: fresh_addr(), faults, ..SoftConfig::default() };
+        let mut a = qp_on(&SoftDevice::open(near).unwrap(), Some(Mtu::B256)).connect(&peer);
+        assert!(a.stats.last_send_error().is_none());
+        // One by one, and more at once than go into one system call.
+        for messages in [1, 1, 40] {
+            for _ in 0..messages {
+                a.stage(0, 300, Verb::Send { imm: None });
+            }
+            a.flush();
+        }
+        assert_eq!(a.stats.discarded_packets(), 84);
+        assert_eq!(a.stats.last_send_error().unwrap().raw_os_error(), Some(libc::ENETUNREACH));
+        let counts: HashMap<_, _> = a.stats.snapshot().into_iter().collect();
+        assert_eq!((counts["tx_discard_unreachable"], counts["tx_packets"]), (84, 0));
+
+        add_address(far);
+        let config = SoftConfig { addr: far, first_qpn: Some(peer.qpn), ..SoftConfig::default() };
+        let mut b = qp_on(&SoftDevice::open(config).unwrap(), Some(Mtu::B256)).connect(&a.local);
+        b.post(1, 0, 300);
+        a.tx.set(0, &pattern(1, 300));
+        a.stage(0, 300, Verb::Send { imm: Some(9) });
+        a.flush();
+        assert_eq!(b.next().result.unwrap().imm, Some(9));
+        assert_eq!(b.rx.get(0, 300), pattern(1, 300));
+        assert_eq!(a.stats.discarded_packets(), 84);
+    });
+}
+
+#[test]
+fn a_route_may_come_late() {
+    packets_without_a_route_are_lost_and_later_ones_arrive(None);
+}
+
+#[test]
+fn a_route_may_come_late_under_faults() {
+    packets_without_a_route_are_lost_and_later_ones_arrive(Some("seed=1"));
+}
+
+/// Needs no namespace: the kernel refuses broadcasts everywhere.
+#[test]
+fn a_refusal_that_lasts_is_an_error() {
+    for faults in [None, Some("seed=1".parse().unwrap())] {
+        let config = SoftConfig { addr: fresh_addr(), faults, ..SoftConfig::default() };
+        let broadcast = Ipv4Addr::new(127, 255, 255, 255);
+        let peer = PeerEndpoint { qpn: Qpn::new(0x77).unwrap(), rkey: None, ip: broadcast };
+        let mut a = qp_on(&SoftDevice::open(config).unwrap(), None).connect(&peer);
+        a.stage(0, 8, Verb::Send { imm: None });
+        let error = a.send.flush().unwrap_err();
+        assert!(matches!(&error, PostError::Os { call: "sendto", .. }), "{error}");
+        assert!(error.to_string().contains("broadcast"), "{error}");
+        assert_eq!(a.stats.discarded_packets(), 1);
+        assert_eq!(a.stats.last_send_error().unwrap().raw_os_error(), Some(libc::EACCES));
+        assert_eq!(a.send.flush().unwrap(), 0, "the refused packet is gone");
+    }
 }
