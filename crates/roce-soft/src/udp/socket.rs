@@ -10,7 +10,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use libc::{c_int, c_void, socklen_t};
 use socket2::{Domain, Protocol, Type};
 
-/// Room for several thousand short packets, so that a poller may be away for milliseconds.
+/// With privilege, room for several thousand short packets, so that a poller may be away for milliseconds. Without
+/// it `net.core.rmem_max` is the limit, by default room for a few hundred; the crate's page has a table.
 const RECV_BUFFER: c_int = 4 << 20;
 
 /// The most packets in one system call.
