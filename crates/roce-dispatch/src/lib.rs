@@ -30,3 +30,8 @@ pub use ring_loop::RingLoop;
 pub use stats::{DispatchCounts, DispatchStats};
 pub use table::FunctionTable;
 pub use unified_loop::{UnifiedLink, UnifiedLoop};
+
+/// The example there compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
