@@ -14,6 +14,7 @@ const OPTIONS: &[(&str, &str, Apply)] = &[
     ("rx_cpu", "the number of a CPU", |b, v| Some(b.rx_cpu(v.parse().ok()?))),
     ("tx_cpu", "the number of a CPU", |b, v| Some(b.tx_cpu(v.parse().ok()?))),
     ("rt_priority", "1 to 99", |b, v| Some(b.rt_priority(v.parse().ok()?))),
+    ("inline", "a number of bytes", |b, v| Some(b.max_inline(v.parse().ok()?))),
     ("immediate", "auto, slot, hsb, hsb-2510 or ignore", |b, v| {
         let format = match v {
             "auto" => ImmediateFormat::Auto,
@@ -78,6 +79,7 @@ mod tests {
             ("rx_cpu", "0 1"),
             ("tx_cpu", "0 1"),
             ("rt_priority", "1 99"),
+            ("inline", "0 64 256"),
             ("immediate", "auto slot hsb hsb-2510 ignore"),
             ("overrun", "wait drop fail"),
             ("hugepages", "on off"),

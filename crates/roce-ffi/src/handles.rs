@@ -19,7 +19,7 @@ const TAG_SHIFT: u32 = 48;
 const GENERATION_SHIFT: u32 = 16;
 const PLACE_MASK: usize = 0xFFFF;
 
-const _: () = assert!(CAPACITY <= PLACE_MASK + 1 && (PLACE_MASK + 1) % CAPACITY == 0 && usize::BITS == 64);
+const _: () = assert!(CAPACITY <= PLACE_MASK + 1 && (PLACE_MASK + 1).is_multiple_of(CAPACITY) && usize::BITS == 64);
 
 /// A handle that stands for nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -60,6 +60,8 @@ int cpu_roce_get_stats(cpu_roce_transceiver_t handle, cpu_roce_stats_t *out, siz
  *   rx_cpu       a CPU's number                 pins the RX (or forward) thread
  *   tx_cpu       a CPU's number                 pins the TX thread
  *   rt_priority  1 to 99                        runs the threads under SCHED_FIFO
+ *   inline       a number of bytes              RDMA devices: frames up to this travel inside the work request; by default
+ *                                               as much as the device takes, 0 for none
  *   immediate    auto                           where a WRITE's immediate has the slot: the low 12 bits for rings of at
  *                                               most 4096 pages, else all (default)
  *                slot                           in all 32 bits
