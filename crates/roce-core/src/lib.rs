@@ -3,9 +3,10 @@
 //! - [`Qpn`], [`Rkey`], [`Psn`], [`Mtu`], [`Gid`]: the numbers of RoCEv2, each its own type.
 //! - [`LocalEndpoint`], [`PeerEndpoint`]: what two ends tell each other before traffic.
 //! - [`Device`], [`UcQp`], [`UcSend`], [`UcRecv`]: an Unreliable Connected queue pair, whatever it runs on.
-//! - [`DmaRegion`]: memory that a peer may write while we look at it.
+//! - [`DmaRegion`], [`Memory`]: memory that a peer may write while we look at it, and access to it.
 //!
-//! Invariant: no I/O here, no threads, and no unsafe code beyond the promise that [`DmaRegion`] states.
+//! Invariant: no I/O here, no threads, and no unsafe code beyond `region`: the promise that [`DmaRegion`] states, and
+//! the copies that [`Memory`] makes on the strength of it.
 
 #![deny(unsafe_code)]
 
@@ -21,4 +22,4 @@ pub use qp::{
     CompletionError, ConnectError, Device, PostError, QpAttr, Received, RecvCompletion, RecvKind, RecvWr,
     SendWr, Sge, UcQp, UcRecv, UcSend, Verb, WireStats,
 };
-pub use region::{DmaRegion, RegionId};
+pub use region::{DmaRegion, Memory, MemoryPart, OutOfBounds, RegionId};
