@@ -39,14 +39,6 @@ impl Holdings {
         Self { files: entries("/proc/self/fd"), threads: entries("/proc/self/task") }
     }
 
-    /// After `warm_up`, which opens what is opened once per process and leaves no thread.
-    pub(crate) fn after(warm_up: impl FnOnce()) -> Self {
-        let threads = Self::now().threads;
-        warm_up();
-        wait_until("joined threads to vanish", || Self::now().threads <= threads);
-        Self::now()
-    }
-
     /// Asserts that this process holds as much again. A thread that was joined is seen a moment longer.
     pub(crate) fn assert_again(self, what: &str) {
         wait_until("joined threads to vanish", || Self::now().threads <= self.threads);

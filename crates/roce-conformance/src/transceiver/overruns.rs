@@ -65,6 +65,7 @@ pub(crate) fn wait_stops_until_the_slot_is_free<L: Links>(links: &L) {
         }
         assert_eq!(take(&to, 0), Some(LAP), "the newer one");
         assert_eq!(wait_for("the one that waited", || take(&to, 1)), LAP + 1);
+        assert_eq!(take(&to, 0), None, "the newer one comes once");
         assert_eq!((b.stats().overruns, b.state()), (1, State::Running));
         a.close_well();
         b.close_well();
