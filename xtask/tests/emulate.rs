@@ -19,6 +19,9 @@ use serde_json::Value;
 
 const CEILING: Duration = Duration::from_secs(20);
 const STAY: &str = "trap 'exit 0' TERM; while :; do sleep 0.02; done";
+/// For a peer: it leaves a report when it is asked to end.
+const REPORTS: &str = r#"while [ "$1" != --json ]; do shift; done; trap 'echo {} > "$2"; exit 0' TERM"#;
+const SERVE: &str = "while :; do sleep 0.02; done";
 
 /// A folder with the scripts of one test.
 struct Stage {
@@ -46,9 +49,10 @@ impl Stage {
         stage.script("cargo", &names.map(program).join("\n"));
         let noted =
             |name: &str| format!("echo $$ > {here}/{name}.tmp; mv {here}/{name}.tmp {here}/{name}.pid");
-        stage.script(names[0], &format!("{}; echo '  QP Number: 0x1'\n{STAY}", noted("emulator")));
+        stage
+            .script(names[0], &format!("{REPORTS}; {}; echo '  QP Number: 0x1'\n{SERVE}", noted("emulator")));
         let ready = "echo '=== Bridge Ready ==='; echo '  QP Number: 0x2'; echo '  RKey: 3'; echo '  Buffer Addr: 0x0'";
-        stage.script(names[1], &format!("{}; {ready}\n{STAY}", noted("bridge")));
+        stage.script(names[1], &format!("{REPORTS}; {}; {ready}\n{SERVE}", noted("bridge")));
         let report = r#"while [ "$1" != --json ]; do shift; done; report=$2"#;
         stage.script(names[2], &format!("{report}; {}\n{playback}", noted("playback")));
         stage

@@ -56,13 +56,8 @@ fn play(options: &Options, programs: &Programs, code: &SurfaceCode, say: Say) ->
     match Session::new(options, programs, code, say) {
         Ok(mut session) => {
             let played = session.play(&mut evidence);
-            let ended = session.end(&mut evidence);
-            match (played, ended) {
-                // What the others complain of then follows from it.
-                (Err(error), _) => evidence.reasons = vec![format!("{error:#}")],
-                (Ok(()), Err(error)) => evidence.reasons.push(format!("{error:#}")),
-                (Ok(()), Ok(())) => {}
-            }
+            evidence.reasons.extend(played.err().map(|error| format!("{error:#}")));
+            session.end(&mut evidence);
         }
         Err(error) => evidence.reasons.push(format!("{error:#}")),
     }

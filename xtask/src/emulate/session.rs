@@ -106,6 +106,7 @@ impl<'a> Session<'a> {
             interrupt::check()?;
             for peer in [&mut self.emulator, &mut self.bridge].into_iter().flatten() {
                 if let Some(status) = peer.process.poll()? {
+                    peer.end_is_told = true;
                     bail!("the {} ended ({}) in mid-run{}", peer.name, how(status), peer.last_words());
                 }
             }
@@ -134,21 +135,16 @@ impl<'a> Session<'a> {
         Ok(run)
     }
 
-    /// Asks emulator and bridge to end, and takes their reports.
-    pub(super) fn end(&mut self, evidence: &mut Evidence) -> Result<()> {
-        let emulator = end_one(self.emulator.take(), &self.scratch.file("emulator"));
-        let bridge = end_one(self.bridge.take(), &self.scratch.file("bridge"));
-        let (emulator, complaint) = emulator?;
-        evidence.emulator = emulator;
-        // The emulator fails whenever a message went unanswered, which the runs report better.
+    /// Asks emulator and bridge to end, takes their reports, and adds what was wrong with them to the reasons.
+    pub(super) fn end(&mut self, evidence: &mut Evidence) {
+        // What a peer complains of at its end follows from what broke the run off. The emulator also complains
+        // of messages without an answer, which the runs report better.
+        let broke_off = !evidence.reasons.is_empty();
         let runs_failed = evidence.runs.iter().any(|run| run["verdict"] != "PASS");
-        if !runs_failed {
-            evidence.reasons.extend(complaint);
-        }
-        let (bridge, complaint) = bridge?;
-        evidence.bridge = bridge;
-        evidence.reasons.extend(complaint);
-        Ok(())
+        let emulator = Ending::of(self.emulator.take(), &self.scratch.file("emulator"));
+        let bridge = Ending::of(self.bridge.take(), &self.scratch.file("bridge"));
+        evidence.emulator = emulator.settle(broke_off || runs_failed, &mut evidence.reasons);
+        evidence.bridge = bridge.settle(broke_off, &mut evidence.reasons);
     }
 
     /// Whether and where the processes' lines are shown.
@@ -157,16 +153,50 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The report of a process after its end, and what it complained of. One that ended before it was asked to has been
-/// spoken of.
-fn end_one(tool: Option<Tool>, report: &Path) -> Result<(Option<Value>, Option<String>)> {
-    let Some(mut tool) = tool else { return Ok((None, None)) };
-    let early = tool.process.poll()?.is_some();
-    let status = tool.process.stop(GRACE)?;
-    let complains = !early && !status.success();
-    let complaint =
-        complains.then(|| format!("the {} ended with {}{}", tool.name, how(status), tool.last_words()));
-    Ok((read_report(report)?, complaint))
+/// What a peer left behind.
+#[derive(Default)]
+struct Ending {
+    report: Option<Value>,
+    /// It ended unasked, or left no report: the run is not good, whatever its answers.
+    fault: Option<String>,
+    /// It ended badly once it was asked to.
+    complaint: Option<String>,
+}
+
+impl Ending {
+    fn of(tool: Option<Tool>, report: &Path) -> Self {
+        let ending = tool.map(|tool| Self::of_tool(tool, report)).transpose();
+        ending.map_or_else(|error| Self::fault(format!("{error:#}")), Option::unwrap_or_default)
+    }
+
+    fn of_tool(mut tool: Tool, report: &Path) -> Result<Self> {
+        let early = tool.process.poll()?.is_some();
+        let status = tool.process.stop(GRACE)?;
+        if tool.end_is_told {
+            return Ok(Self::default());
+        }
+        let (name, how, last_words) = (tool.name, how(status), tool.last_words());
+        if early {
+            return Ok(Self::fault(format!("the {name} ended ({how}) before it was asked to{last_words}")));
+        }
+        let report = read_report(report)?;
+        if report.is_none() {
+            return Ok(Self::fault(format!("the {name} ended ({how}) without a report{last_words}")));
+        }
+        let complaint = (!status.success()).then(|| format!("the {name} ended with {how}{last_words}"));
+        Ok(Self { report, complaint, fault: None })
+    }
+
+    fn fault(what: String) -> Self {
+        Self { fault: Some(what), ..Self::default() }
+    }
+
+    /// The report. What was wrong is a reason, but for a complaint that follows from another one.
+    fn settle(self, explained: bool, reasons: &mut Vec<String>) -> Option<Value> {
+        reasons.extend(self.fault);
+        reasons.extend(self.complaint.filter(|_| !explained));
+        self.report
+    }
 }
 
 /// `None` where the file was never written.
@@ -186,6 +216,8 @@ struct Tool {
     /// Its stdout, for the handshake.
     lines: Receiver<String>,
     tail: Arc<Mutex<Tail>>,
+    /// That it has ended is a reason already.
+    end_is_told: bool,
 }
 
 /// The last lines of a process.
@@ -212,7 +244,7 @@ impl Tool {
             }
         };
         let process = Process::spawn(Command::new(program).args(args), Stderr::Lines, sink)?;
-        Ok(Self { name, process, lines, tail })
+        Ok(Self { name, process, lines, tail, end_is_told: false })
     }
 
     /// Waits for the line from which `find` makes something.
@@ -232,6 +264,7 @@ impl Tool {
                 if let Some(found) = self.lines.try_iter().find_map(|line| find(&line)) {
                     return Ok(found);
                 }
+                self.end_is_told = true;
                 bail!("the {} ended ({}) before it was ready{}", self.name, how(status), self.last_words());
             }
             if Instant::now() >= deadline {
@@ -308,10 +341,14 @@ mod tests {
     use crate::emulate::options::Workload;
     use crate::emulate::play;
 
-    /// An emulator and a bridge that say what they must, and end when asked to.
-    const EMULATOR: &str = "echo '  QP Number: 0x11'; trap 'exit 0' TERM; while :; do sleep 0.02; done";
-    const BRIDGE: &str = "echo '=== Bridge Ready ==='; echo '  QP Number: 0x22'; echo '  RKey: 5'
-        echo '  Buffer Addr: 0x0'; trap 'exit 0' TERM; while :; do sleep 0.02; done";
+    /// An emulator and a bridge that say what they must, and when asked to end leave a report and do.
+    const EMULATOR: &str = r#"while [ "$1" != --json ]; do shift; done
+        trap 'echo {} > "$2"; exit 0' TERM
+        echo '  QP Number: 0x11'; while :; do sleep 0.02; done"#;
+    const BRIDGE: &str = r#"while [ "$1" != --json ]; do shift; done
+        trap 'echo {} > "$2"; exit 0' TERM
+        echo '=== Bridge Ready ==='; echo '  QP Number: 0x22'; echo '  RKey: 5'; echo '  Buffer Addr: 0x0'
+        while :; do sleep 0.02; done"#;
     /// Writes a good report where `--json` says.
     const PLAYBACK: &str = r#"while [ "$1" != --json ]; do shift; done
         echo '{"messages": 4, "responses": 4, "matched": 4, "payload_errors": 0, "header_errors": 0, "lost": 0,
@@ -439,6 +476,55 @@ mod tests {
         stage.fails(EMULATOR, &bad, PLAYBACK, &["the bridge ended with exit code 3: error: lost count"]);
         let bad = EMULATOR.replace("exit 0", "exit 1");
         stage.fails(&bad, BRIDGE, PLAYBACK, &["the emulator ended with exit code 1"]);
+    }
+
+    /// A playback that kills the process whose id is in `pid` once its own report is written.
+    fn kills_at_the_end(pid: &str) -> String {
+        format!("{PLAYBACK}\nkill -9 $(cat {pid})")
+    }
+
+    #[test]
+    fn a_peer_that_dies_at_the_end_of_a_good_playback_fails_the_run() {
+        let stage = Stage::new();
+        let pid = stage.dir.0.join("pid").display().to_string();
+        let bridge = format!("echo $$ > {pid}\n{BRIDGE}");
+        let emulator = format!("echo $$ > {pid}\n{EMULATOR}");
+        stage.fails(EMULATOR, &bridge, &kills_at_the_end(&pid), &["the bridge ended (signal 9) "]);
+        stage.fails(&emulator, BRIDGE, &kills_at_the_end(&pid), &["the emulator ended (signal 9) "]);
+    }
+
+    #[test]
+    fn a_peer_that_ended_well_and_unasked_is_a_fault() {
+        let stage = Stage::new();
+        let script = stage.script("bridge.sh", "exit 0");
+        let mut tool = Tool::start("bridge", &script, &[], None).unwrap();
+        while tool.process.poll().unwrap().is_none() {
+            thread::sleep(LOOK_EVERY);
+        }
+        let ending = Ending::of(Some(tool), Path::new("/no/such/report"));
+        let mut reasons = Vec::new();
+        assert_eq!(ending.settle(true, &mut reasons), None);
+        assert_eq!(reasons, ["the bridge ended (exit code 0) before it was asked to"]);
+    }
+
+    #[test]
+    fn an_early_end_is_told_beside_what_broke_the_run_off_and_once() {
+        let stage = Stage::new();
+        let pid = stage.dir.0.join("pid").display().to_string();
+        let bridge = format!("echo $$ > {pid}\n{BRIDGE}");
+        let playback = format!("kill -9 $(cat {pid}); exit 1");
+        let evidence = stage.run(EMULATOR, &bridge, &playback);
+        let told = |part: &str| evidence.reasons.iter().filter(|reason| reason.contains(part)).count();
+        assert_eq!(told("the bridge ended (signal 9)"), 1, "{:?}", evidence.reasons);
+    }
+
+    #[test]
+    fn a_peer_without_report_fails_the_run() {
+        let stage = Stage::new();
+        let quiet = |script: &str| script.replace("echo {} > \"$2\";", "");
+        let reason = |name: &str| format!("the {name} ended (exit code 0) without a report");
+        stage.fails(EMULATOR, &quiet(BRIDGE), PLAYBACK, &[&reason("bridge")]);
+        stage.fails(&quiet(EMULATOR), BRIDGE, PLAYBACK, &[&reason("emulator")]);
     }
 
     #[test]
