@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use roce_core::{
-    ConnectError, Device, Mtu, PeerEndpoint, PostError, QpAttr, Qpn, RecvWr, Rkey, UcQp, WireStats,
+    ConnectError, Device, Memory, Mtu, PeerEndpoint, PostError, QpAttr, Qpn, RecvWr, Rkey, UcQp, WireStats,
 };
 
 use crate::arena::Arena;
@@ -17,7 +17,6 @@ use crate::config::SoftConfig;
 use crate::counters::SoftStats;
 use crate::error::SoftError;
 use crate::fault::Injector;
-use crate::mem::Mem;
 use crate::port::{Port, RxQp};
 use crate::qp::{IdPolicy, Responder};
 use crate::recv::{ReceiveQueue, SoftRecv};
@@ -77,7 +76,7 @@ impl Device for SoftDevice {
         let mtu = self.port.link().path_mtu(attr.mtu)?;
         check_depth("send depth", attr.send_depth)?;
         check_depth("receive depth", attr.recv_depth)?;
-        let (rx, tx) = (Mem::new(&attr.rx), Mem::new(&attr.tx));
+        let (rx, tx) = (Memory::new(Arc::clone(&attr.rx)), Memory::new(Arc::clone(&attr.tx)));
         let rkey = Rkey::new(random());
         let stats = Arc::new(SoftStats::new(&self.port));
         let (receive_queue, receives, completions) = ReceiveQueue::new(attr.recv_depth, rx.clone());

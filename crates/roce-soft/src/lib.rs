@@ -43,10 +43,9 @@
 //!
 //! # Invariants
 //!
-//! Whatever comes from the network can neither panic nor write outside the region that its queue
-//! pair was given; every packet that is dropped is counted under a [`DropReason`]; once a queue pair is made,
-//! sending and receiving allocate nothing; no thread is ever started. Unsafe code is in `mem` (registered
-//! memory) and `udp` (system calls) alone.
+//! Whatever comes from the network can neither panic nor write outside the region that its queue pair was given;
+//! every packet that is dropped is counted under a [`DropReason`]; once a queue pair is made, sending and receiving
+//! allocate nothing; no thread is ever started. Unsafe code is in `udp` (system calls) alone.
 
 #![deny(unsafe_code)]
 
@@ -57,8 +56,6 @@ mod device;
 mod error;
 mod fault;
 mod iface;
-#[allow(unsafe_code)]
-mod mem;
 mod pcap;
 mod port;
 mod qp;

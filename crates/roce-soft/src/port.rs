@@ -14,13 +14,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 
 use crossbeam_utils::CachePadded;
-use roce_core::{Qpn, RecvWr};
+use roce_core::{Memory, Qpn, RecvWr};
 use rtrb::{Consumer, Producer};
 
 use crate::counters::{DropReason, PortCounters, SoftStats};
 use crate::error::SoftError;
 use crate::iface::Link;
-use crate::mem::Mem;
 use crate::pcap::Pcap;
 use crate::qp::{Completion, IdPolicy, Responder};
 use crate::table::{Numbered, QpTable};
@@ -277,7 +276,7 @@ pub(crate) struct RxQp {
     pub(crate) peer: Option<Ipv4Addr>,
     pub(crate) responder: Responder,
     pub(crate) ids: IdPolicy,
-    pub(crate) mem: Mem,
+    pub(crate) mem: Memory,
     pub(crate) receives: Consumer<RecvWr>,
     pub(crate) completions: Producer<Completion>,
     pub(crate) stats: Arc<SoftStats>,
@@ -311,7 +310,7 @@ impl RxQp {
         self.count();
         let accepted = outcome?;
         if !packet.payload.is_empty() {
-            self.mem.write(accepted.offset, packet.payload).ok_or(DropReason::OutOfBounds)?;
+            self.mem.store(accepted.offset, packet.payload).map_err(|_| DropReason::OutOfBounds)?;
         }
         if let Some(completion) = accepted.completion {
             self.stats.rx.messages.add(1);

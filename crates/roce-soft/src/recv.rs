@@ -4,11 +4,10 @@
 
 use std::sync::Arc;
 
-use roce_core::{CompletionError, PostError, Received, RecvCompletion, RecvWr, UcRecv};
+use roce_core::{CompletionError, Memory, PostError, Received, RecvCompletion, RecvWr, UcRecv};
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::device::Registration;
-use crate::mem::Mem;
 use crate::qp::Completion;
 use crate::send::FaultyLink;
 
@@ -20,12 +19,12 @@ pub(crate) struct ReceiveQueue {
     /// Posted, and the completion not taken yet: at most `depth`, so neither queue overflows.
     outstanding: u32,
     depth: u32,
-    rx: Mem,
+    rx: Memory,
 }
 
 impl ReceiveQueue {
     /// With the responder's ends.
-    pub(crate) fn new(depth: u32, rx: Mem) -> (Self, Consumer<RecvWr>, Producer<Completion>) {
+    pub(crate) fn new(depth: u32, rx: Memory) -> (Self, Consumer<RecvWr>, Producer<Completion>) {
         let (receives, responder_receives) = RingBuffer::new(depth as usize);
         let (responder_completions, completions) = RingBuffer::new(depth as usize);
         let queue = Self { receives, completions, outstanding: 0, depth, rx };
@@ -33,7 +32,7 @@ impl ReceiveQueue {
     }
 
     pub(crate) fn post(&mut self, wr: RecvWr) -> Result<(), PostError> {
-        if !self.rx.contains(wr.offset, wr.len) {
+        if !self.rx.contains(wr.offset, wr.len as usize) {
             return Err(PostError::OutOfRange { offset: wr.offset, len: wr.len, region_len: self.rx.len() });
         }
         if self.outstanding == self.depth {

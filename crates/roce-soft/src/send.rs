@@ -7,13 +7,12 @@ use std::iter;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
-use roce_core::{CompletionError, Mtu, PostError, Qpn, RegionId, SendWr, UcSend};
+use roce_core::{CompletionError, Memory, Mtu, PostError, Qpn, RegionId, SendWr, UcSend};
 
 use crate::arena::{Arena, Room};
 use crate::counters::SoftStats;
 use crate::device::Registration;
 use crate::fault::Injector;
-use crate::mem::Mem;
 use crate::qp::{Requester, packets_of};
 use crate::refusal::Refusal;
 use crate::udp::Peer;
@@ -25,12 +24,12 @@ pub(crate) const MAX_OVERHEAD: usize = MAX_HEADER_LEN + 3 + ICRC_LEN;
 /// The two regions of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Regions {
-    pub(crate) rx: Mem,
-    pub(crate) tx: Mem,
+    pub(crate) rx: Memory,
+    pub(crate) tx: Memory,
 }
 
 impl Regions {
-    fn get(&self, id: RegionId) -> &Mem {
+    fn get(&self, id: RegionId) -> &Memory {
         match id {
             RegionId::Rx => &self.rx,
             RegionId::Tx => &self.tx,
@@ -71,9 +70,9 @@ impl SoftSend {
             let (start, len) = (header.len(), segment.len as usize);
             let packet = self.arena.push(header.packet_len(len), header.bth.opcode.position().ends());
             header.emit(packet);
-            let read =
-                region.read(wr.sge.offset + u64::from(segment.offset), &mut packet[start..start + len]);
-            debug_assert!(read.is_some(), "stage has checked the bounds");
+            let loaded =
+                region.load(wr.sge.offset + u64::from(segment.offset), &mut packet[start..start + len]);
+            debug_assert!(loaded.is_ok(), "stage has checked the bounds");
             packet[start + len..].fill(0);
             icrc::seal(&self.flow, packet);
         }
@@ -98,7 +97,7 @@ impl UcSend for SoftSend {
     fn stage(&mut self, wr: &SendWr) -> Result<(), PostError> {
         let region = self.regions.get(wr.sge.region);
         let (offset, len) = (wr.sge.offset, wr.sge.len);
-        if !region.contains(offset, len) {
+        if !region.contains(offset, len as usize) {
             return Err(PostError::OutOfRange { offset, len, region_len: region.len() });
         }
         let packets = packets_of(len, self.mtu) as usize;

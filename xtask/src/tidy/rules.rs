@@ -13,7 +13,6 @@ const UNSAFE: &[&str] = &[
     "crates/roce-provider/src/",
     "crates/roce-ring/src/mapping.rs",
     "crates/roce-ring/src/memory.rs",
-    "crates/roce-soft/src/mem.rs",
     "crates/roce-soft/src/udp/batch.rs",
     "crates/roce-soft/src/udp/socket.rs",
     "crates/roce-transport/src/cpu.rs",
