@@ -91,6 +91,12 @@ impl Memory {
         &self.region
     }
 
+    /// The first byte. Accesses through it must be atomic, or ordered by a flag or a completion.
+    #[inline]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
     /// Bytes.
     #[inline]
     pub fn len(&self) -> usize {
@@ -143,7 +149,7 @@ unsafe impl Sync for MemoryPart<'_> {}
 
 #[allow(clippy::len_without_is_empty)] // as for `Memory`
 impl MemoryPart<'_> {
-    /// The first byte. Accesses through it must be atomic, or ordered by a flag or a completion.
+    /// The first byte, as [`Memory::as_ptr`].
     #[inline]
     pub fn as_ptr(self) -> *mut u8 {
         self.first.as_ptr()
@@ -337,7 +343,7 @@ mod tests {
         ) {
             let (memory, mut model) = (memory(), [0; LEN]);
             let part = memory.part(start as u64, len).expect("inside");
-            prop_assert_eq!((part.len(), part.as_ptr().addr()), (len, memory.base.addr().get() + start));
+            prop_assert_eq!((part.len(), part.as_ptr().addr()), (len, memory.as_ptr().addr() + start));
             let stored = part.store(offset, &bytes);
             prop_assert_eq!(stored.is_ok(), range(offset, bytes.len(), len).is_some());
             if let Some(range) = range(offset, bytes.len(), len) {

@@ -8,8 +8,8 @@ use crate::memory::Bytes;
 /// The bytes of one slot: its whole page, [`Geometry::page_size`](crate::Geometry::page_size) of them.
 ///
 /// A peer or foreign code may write them at any time, so nothing here makes a reference to them. Copies are made
-/// of relaxed atomic accesses, words where they are aligned: never undefined, and whole only for whoever owns the
-/// slot by its flag.
+/// of relaxed atomic accesses, as [`Memory`](roce_core::Memory) tells, and are whole only for whoever owns the slot
+/// by its flag: who races gets old bytes, new ones or a mix.
 #[derive(Debug, Clone, Copy)]
 pub struct SlotBytes<'a> {
     bytes: Bytes<'a>,
