@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use roce_core::LocalEndpoint;
 use roce_dispatch::{DispatchCounts, DispatchStats, FunctionTable, RingLoop, UnifiedLoop};
-use roce_transport::{Config, Mode, SpinPolicy, Stats, Transceiver};
+use roce_transport::{Config, Mode, SpinPolicy, Stats, Transceiver, pin_current_thread};
 use serde_json::{Map, Value, json};
 
 use crate::Error;
@@ -95,13 +95,12 @@ impl Bridge {
         *stats = Some(serving.stats());
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
-            let dispatcher = scope.spawn(|| {
-                let pinned = self.pin();
-                if pinned.is_ok() {
-                    serving.run(&over, self.dispatcher.spin);
-                }
-                pinned
+            let dispatcher = dispatcher_thread().spawn_scoped(scope, || {
+                self.pin()?;
+                serving.run(&over, self.dispatcher.spin);
+                Ok(())
             });
+            let dispatcher = dispatcher.map_err(Error::Thread)?;
             let monitored = self.monitor_until(stop, deadline, &|| dispatcher.is_finished());
             over.store(true, Ordering::Relaxed);
             dispatcher.join().map_err(|_| Error::Panicked)?.and(monitored)
@@ -120,12 +119,15 @@ impl Bridge {
         *stats = Some(serving.stats());
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
-            let dispatcher = scope.spawn(|| {
+            let dispatcher = dispatcher_thread().spawn_scoped(scope, || {
                 self.pin()?;
                 Ok(serving.run(&over, self.dispatcher.spin)?)
             });
+            let dispatcher = dispatcher.map_err(Error::Thread)?;
             wait_until(stop, deadline, &|| dispatcher.is_finished());
             over.store(true, Ordering::Relaxed);
+            // It may be waiting for room to send, which only this ends.
+            self.transceiver.close();
             dispatcher.join().map_err(|_| Error::Panicked)?
         })
     }
@@ -150,13 +152,12 @@ impl Bridge {
     }
 
     fn pin(&self) -> Result<(), Error> {
-        let Some(cpu) = self.dispatcher.cpu else { return Ok(()) };
-        // The kernel's answer counts: a container may hold fewer CPUs, with any numbers.
-        let allowed = core_affinity::get_core_ids().unwrap_or_default();
-        let pinned = allowed.iter().any(|id| id.id == cpu && core_affinity::set_for_current(*id));
-        let allowed = allowed.into_iter().map(|id| id.id).collect();
-        if pinned { Ok(()) } else { Err(roce_transport::Error::Cpu { cpu, allowed }.into()) }
+        Ok(self.dispatcher.cpu.map_or(Ok(()), pin_current_thread)?)
     }
+}
+
+fn dispatcher_thread() -> thread::Builder {
+    thread::Builder::new().name("roce-dispatch".to_owned())
 }
 
 fn wait_until(stop: &AtomicBool, deadline: Instant, finished: &dyn Fn() -> bool) {

@@ -76,6 +76,9 @@ pub enum Error {
     /// The rings of the transceiver are in use already.
     #[error("the transceiver's rings are in other hands")]
     Taken,
+    /// A thread could not be started.
+    #[error("starting a thread of the bridge: {0}; are there too many, or is there too little memory?")]
+    Thread(io::Error),
     /// A thread of ours panicked: a defect.
     #[error("a thread of the bridge panicked; what it said stands above")]
     Panicked,

@@ -15,7 +15,7 @@ impl Placement {
     /// Places the calling thread.
     pub(crate) fn apply(self) -> Result<(), Error> {
         if let Some(cpu) = self.cpu {
-            pin(cpu)?;
+            pin_current_thread(cpu)?;
         }
         if let Some(priority) = self.rt_priority {
             set_fifo(priority)?;
@@ -24,7 +24,11 @@ impl Placement {
     }
 }
 
-fn pin(cpu: usize) -> Result<(), Error> {
+/// Lets the calling thread run on this CPU alone, for threads of yours that serve the rings.
+///
+/// # Errors
+/// [`Error::Cpu`] when the kernel does not allow that CPU; it names those that it does.
+pub fn pin_current_thread(cpu: usize) -> Result<(), Error> {
     // Ask the kernel, not the machine: a container may hold fewer CPUs, with any numbers.
     let allowed = core_affinity::get_core_ids().unwrap_or_default();
     let id = allowed.iter().find(|c| c.id == cpu);

@@ -38,6 +38,7 @@ mod unified;
 pub use config::{
     Config, ConfigBuilder, ConfigError, ImmediateFormat, MemoryLock, Mode, OverrunPolicy, TxMode,
 };
+pub use cpu::pin_current_thread;
 pub use device::{AnyDevice, AnyQp, AnyRecv, AnySend, DeviceConfig, DeviceError};
 pub use error::Error;
 pub use spin::{Backoff, SpinPolicy};

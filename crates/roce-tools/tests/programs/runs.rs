@@ -240,3 +240,21 @@ fn reports_and_captures_land_in_files() {
     // 20 packets of 64 bytes and more behind a file header of 24.
     assert!(packets.len() > 24 + 20 * 64, "{}", packets.len());
 }
+
+/// Every answer is held back for an hour, until the injector and the send queue are full and the bridge waits for room.
+#[test]
+fn a_bridge_that_waits_for_room_to_send_ends_when_asked() {
+    for mode in ["", "--unified", "--forward"] {
+        let dir = tempdir().expect("a directory");
+        let file = dir.path().join("bridge.json");
+        let fpga_mode = if mode == "--forward" { mode } else { "" };
+        let fpga = Fpga::start(&format!("{fpga_mode} --response-timeout-ms 10"));
+        let options = format!("{mode} --num-pages 4 --faults delay=1:3600000ms --json {}", file.display());
+        let (bridge, reach) = bridge(&fpga, &options);
+        let messages = format!("{fpga_mode} --num-messages 80 --num-pages 4 --spacing-us 0");
+        assert_eq!(fails(&fpga, reach, &messages).0["lost"], 80);
+        assert_eq!(bridge.stop().code, Some(0), "{mode}");
+        let stats = &report(&file)["stats"];
+        assert!(stats["tx_stalls"].as_u64() > Some(0), "{mode}: {stats}");
+    }
+}
