@@ -87,6 +87,7 @@ macro_rules! for_every_link {
                 slots_come_in_order
                 publication_out_of_order
                 unified_publishes_any_slot
+                unified_publishes_part_of_a_slot
                 markers_are_never_sent
                 a_held_request_waits_for_its_tx_flag
                 a_cleared_flag_frees_the_slot

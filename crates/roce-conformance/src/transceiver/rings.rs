@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use roce_core::Mtu;
-use roce_transport::{ConfigBuilder, Mode, TxMode, Unified};
+use roce_transport::{ConfigBuilder, Error, Mode, TxMode, Unified};
 
 use super::{converse, publish, read_frame, round_trips, slot_of, stations, take, write_frame};
 use crate::foreign::ForeignFlags;
@@ -175,6 +175,23 @@ pub(crate) fn unified_publishes_any_slot<L: Links>(links: &L) {
                 assert_eq!(got, if verb == TxMode::Send { next } else { slot });
                 assert_eq!(read_frame(to.rx_slot(got), 24), lap << 8 | u64::from(slot));
             }
+        }
+    }
+}
+
+pub(crate) fn unified_publishes_part_of_a_slot<L: Links>(links: &L) {
+    for verb in VERBS {
+        let both = small(8, Mode::Unified, verb);
+        let (a, b) = stations(links, &both, &both);
+        let (mut from, mut to) = (a.take_unified().expect("connected"), b.take_unified().expect("connected"));
+        assert!(matches!(from.tx_publish_len(0, 65), Err(Error::Length { .. })), "more than a page");
+        for (slot, len) in (0..).zip([0, 1, 23, 24, 25, 64]) {
+            from.tx_slot(slot).copy_from(0, &[0xAB; 64]);
+            from.tx_publish_len(slot, len).expect("open");
+            assert_eq!(wait_for("a message", || to.rx_poll().expect("open")), slot);
+            let mut expected = [0; 64];
+            expected[..len as usize].fill(0xAB);
+            assert_eq!(to.rx_slot(slot).read::<64>(0), expected, "{len} bytes");
         }
     }
 }
