@@ -23,6 +23,20 @@ pub(crate) fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Com
     command
 }
 
+/// The bindings to libibverbs are made with libclang, of which 16 and newer do not do. Where one that does is not the
+/// machine's first, it is named.
+pub(crate) fn find_libclang(command: &mut Command) {
+    if std::env::var_os("LIBCLANG_PATH").is_some() {
+        return;
+    }
+    let known = ["/usr/lib/llvm-15/lib", "/usr/lib/llvm-14/lib"];
+    let there =
+        |dir: &&&str| ["libclang.so", "libclang.so.1"].iter().any(|file| Path::new(dir).join(file).exists());
+    if let Some(dir) = known.iter().find(there) {
+        command.env("LIBCLANG_PATH", dir);
+    }
+}
+
 /// What `cargo metadata` says of the workspace's own crates.
 pub(crate) fn metadata() -> Result<Value> {
     let output = command(["metadata", "--no-deps", "--format-version", "1"])

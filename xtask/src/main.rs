@@ -10,9 +10,11 @@ mod cargo;
 mod ci;
 mod emulate;
 mod interrupt;
+mod net;
 mod outside;
 #[allow(unsafe_code)]
 mod process;
+mod rdma;
 mod setup;
 mod table;
 mod test;
@@ -31,6 +33,8 @@ usage: cargo xtask COMMAND [OPTIONS]
   test [--quick]      runs everything that can be tested here; --quick leaves out what takes minutes
   vm [--] COMMAND     runs a command in a virtual machine that has soft-RoCE (--help: options)
   vm-test             runs the tests that need an RDMA device there
+  net-setup           makes soft-RoCE devices of this machine's kernel (--help: options)
+  net-teardown        takes back exactly what net-setup did
   outside             builds and runs projects that use single crates, as strangers would
   tidy                checks the rules that neither compiler nor clippy knows
   ci                  setup, then test
@@ -47,6 +51,8 @@ fn main() -> ExitCode {
         Some("test") => test::run(rest),
         Some("vm") => vm::run(rest),
         Some("vm-test") => vm::test(rest),
+        Some("net-setup") => net::setup(rest),
+        Some("net-teardown") => net::teardown(rest),
         Some("outside") => outside::run(rest),
         Some("tidy") => tidy::run(rest),
         Some("ci") => ci::run(rest),

@@ -1,6 +1,8 @@
 //! `cargo xtask emulate`: a software FPGA, the bridge and the playback tool, run against each other on this machine.
 
 mod handshake;
+mod link;
+mod machine;
 mod options;
 mod preflight;
 mod report;
@@ -13,20 +15,23 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-use self::options::{Json, Options, Request, USAGE};
+pub(crate) use self::link::{End, Link, Peer};
+use self::options::{Backend, Request, USAGE};
+pub(crate) use self::options::{Json, Mode, Options, Workload};
 use self::report::{Evidence, Report};
 use self::session::Session;
 use self::tools::{Programs, SurfaceCode};
+use crate::rdma::Sysfs;
 use crate::{cargo, interrupt, usage_error};
 
 /// Where text for people goes: away from stdout when that is for the report.
 #[derive(Debug, Clone, Copy)]
-struct Say {
-    to_stderr: bool,
+pub(crate) struct Say {
+    pub(crate) to_stderr: bool,
 }
 
 impl Say {
-    fn line(self, text: &str) {
+    pub(crate) fn line(self, text: &str) {
         if self.to_stderr { eprintln!("{text}") } else { println!("{text}") }
     }
 }
@@ -42,18 +47,40 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<ExitCode> {
     };
     let say = Say { to_stderr: options.json == Some(Json::Stdout) };
     interrupt::install()?;
-    preflight::check(&options)?;
+    if options.backend == Backend::Vm {
+        let report = machine::run(&options, say)?;
+        return conclude(&options, &report, say);
+    }
+    let (link, _network) = link::choose(&options, &Sysfs::of_the_machine(), say)?;
+    on_link(&options, &link, say)
+}
+
+/// Builds, plays over this link, and reports.
+pub(crate) fn on_link(options: &Options, link: &Link, say: Say) -> Result<ExitCode> {
+    preflight::check(link, options.control_port)?;
     let code = SurfaceCode::below(&cargo::root())?;
-    say.line("Building the programs (release); the first time takes a few minutes ...");
-    let programs = Programs::build()?;
-    let report = Report::new(&options, play(&options, &programs, &code, say));
-    conclude(&options, &report, say)
+    let programs = match &options.programs {
+        Some(dir) => Programs::built_in(dir)?,
+        None => {
+            say.line("Building the programs (release); the first time takes a few minutes ...");
+            Programs::build(link.is_verbs())?
+        }
+    };
+    if link.is_verbs() {
+        let sysfs = Sysfs::of_the_machine();
+        let names = ["bridge", "emulator"];
+        names.iter().zip(link.ends()).for_each(|(name, end)| {
+            say.line(&format!("{:9} {}", format!("{name}:"), end.describe(&sysfs)));
+        });
+    }
+    let report = Report::new(options, &link.name, play(options, link, &programs, &code, say));
+    conclude(options, &report, say)
 }
 
 /// Runs the processes. Whatever goes wrong is in the evidence.
-fn play(options: &Options, programs: &Programs, code: &SurfaceCode, say: Say) -> Evidence {
+fn play(options: &Options, link: &Link, programs: &Programs, code: &SurfaceCode, say: Say) -> Evidence {
     let mut evidence = Evidence::default();
-    match Session::new(options, programs, code, say) {
+    match Session::new(options, link, programs, code, say) {
         Ok(mut session) => {
             let played = session.play(&mut evidence);
             evidence.reasons.extend(played.err().map(|error| format!("{error:#}")));

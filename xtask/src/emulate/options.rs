@@ -14,7 +14,13 @@ usage: cargo xtask emulate [OPTIONS]
 Runs a software FPGA, the bridge with its decoder, and the playback tool as three processes on this machine, and
 checks every answer. Exit code: 0 all right, 1 not, 2 bad options. Numbers are decimal or 0x hex.
 
-  --backend auto|soft        what carries the packets (auto: the best there is)
+  --backend auto|soft|rxe|vm|DEVICE
+                             what carries the packets: soft is RoCEv2 in userspace, rxe the kernel's soft-RoCE, vm
+                             soft-RoCE in a virtual machine, DEVICE an RDMA device; auto takes an RDMA card that is
+                             ready, else rxe where it can be had, else soft, and says why
+  --peer-device DEVICE|soft  the emulator's device, where the bridge's is a DEVICE (the same: loop-back of one port)
+  --ib-port N                the bridge's port of its device (1)
+  --peer-ib-port N           the emulator's (on the same device that of the bridge, else 1)
   --unified                  the bridge receives, decodes and answers in one thread
   --forward                  the bridge echoes; nothing is decoded
   --workload increment|surface-code
@@ -29,8 +35,11 @@ checks every answer. Exit code: 0 all right, 1 not, 2 bad options. Numbers are d
   --seed N                   of the droppings (0)
   --pcap FILE                what the bridge sends and receives, for Wireshark
   --json FILE|-              the report; with - nothing else goes to stdout
-  --bridge-ip IP             (127.0.0.1)
-  --emulator-ip IP           (127.0.0.2)
+  --bridge-ip IP             (soft: 127.0.0.1; a device: its first address)
+  --emulator-ip IP           (soft: 127.0.0.2; a device: its first address that is not the bridge's)
+  --bridge-netns NAME        run the bridge in that network namespace
+  --emulator-netns NAME      and the emulator
+  --programs DIR             programs built before; builds nothing
   --control-port PORT        UDP port of the FPGA's registers (8193)
   --verbose                  show what the three processes say
   --help
@@ -44,18 +53,18 @@ const BEAT: u64 = 64;
 const PAGE_UNIT: u32 = 128;
 
 /// What carries the packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Backend {
+    /// The best there is.
+    Auto,
     /// RoCEv2 in userspace, over UDP.
     Soft,
-}
-
-impl Backend {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Soft => "soft",
-        }
-    }
+    /// The kernel's soft-RoCE.
+    Rxe,
+    /// Soft-RoCE in a virtual machine.
+    Vm,
+    /// The RDMA device of that name.
+    Device(String),
 }
 
 /// How the bridge works.
@@ -114,6 +123,9 @@ pub(crate) enum Json {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Options {
     pub(crate) backend: Backend,
+    pub(crate) peer_device: Option<String>,
+    pub(crate) ib_port: u8,
+    pub(crate) peer_ib_port: Option<u8>,
     pub(crate) mode: Mode,
     pub(crate) workloads: Vec<Workload>,
     pub(crate) num_messages: u32,
@@ -125,8 +137,12 @@ pub(crate) struct Options {
     pub(crate) faults: Option<Faults>,
     pub(crate) pcap: Option<PathBuf>,
     pub(crate) json: Option<Json>,
-    pub(crate) bridge_ip: Ipv4Addr,
-    pub(crate) emulator_ip: Ipv4Addr,
+    pub(crate) bridge_ip: Option<Ipv4Addr>,
+    pub(crate) emulator_ip: Option<Ipv4Addr>,
+    pub(crate) bridge_netns: Option<String>,
+    pub(crate) emulator_netns: Option<String>,
+    /// Where built programs are.
+    pub(crate) programs: Option<PathBuf>,
     pub(crate) control_port: u16,
     pub(crate) verbose: bool,
 }
@@ -134,7 +150,10 @@ pub(crate) struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            backend: Backend::Soft,
+            backend: Backend::Auto,
+            peer_device: None,
+            ib_port: 1,
+            peer_ib_port: None,
             mode: Mode::Threads,
             workloads: Workload::ALL.to_vec(),
             num_messages: 100,
@@ -146,8 +165,11 @@ impl Default for Options {
             faults: None,
             pcap: None,
             json: None,
-            bridge_ip: Ipv4Addr::new(127, 0, 0, 1),
-            emulator_ip: Ipv4Addr::new(127, 0, 0, 2),
+            bridge_ip: None,
+            emulator_ip: None,
+            bridge_netns: None,
+            emulator_netns: None,
+            programs: None,
             control_port: 8193,
             verbose: false,
         }
@@ -178,7 +200,10 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, String> {
         let mut value = || value_of(&mut parser, &name);
         match name.as_str() {
             "help" => return Ok(Request::Help),
-            "backend" => options.backend = backend(&value()?)?,
+            "backend" => options.backend = backend(value()?)?,
+            "peer-device" => options.peer_device = Some(value()?),
+            "ib-port" => options.ib_port = number(&name, &value()?)?,
+            "peer-ib-port" => options.peer_ib_port = Some(number(&name, &value()?)?),
             "unified" => options.mode = mode(options.mode, Mode::Unified)?,
             "forward" => options.mode = mode(options.mode, Mode::Forward)?,
             "workload" => options.workloads = vec![workload(&value()?)?],
@@ -192,8 +217,11 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, String> {
             "seed" => seed = Some(number(&name, &value()?)?),
             "pcap" => options.pcap = Some(PathBuf::from(value()?)),
             "json" => options.json = Some(json(value()?)),
-            "bridge-ip" => options.bridge_ip = parsed(&name, &value()?, "an IPv4 address")?,
-            "emulator-ip" => options.emulator_ip = parsed(&name, &value()?, "an IPv4 address")?,
+            "bridge-ip" => options.bridge_ip = Some(address(&name, &value()?)?),
+            "emulator-ip" => options.emulator_ip = Some(address(&name, &value()?)?),
+            "bridge-netns" => options.bridge_netns = Some(value()?),
+            "emulator-netns" => options.emulator_netns = Some(value()?),
+            "programs" => options.programs = Some(PathBuf::from(value()?)),
             "control-port" => options.control_port = number(&name, &value()?)?,
             "verbose" => options.verbose = true,
             _ => return Err(format!("no such option: --{name}")),
@@ -229,17 +257,85 @@ impl Options {
                  payload make {frame} in whole beats of {BEAT}"
             ));
         }
-        if self.bridge_ip == self.emulator_ip {
+        if let (Some(bridge), Some(emulator)) = (self.bridge_ip, self.emulator_ip)
+            && bridge == emulator
+        {
             return Err(format!(
-                "--bridge-ip and --emulator-ip are both {}; each side needs an address of its own (all of \
-                 127.0.0.0/8 is local)",
-                self.bridge_ip
+                "--bridge-ip and --emulator-ip are both {bridge}; each side needs an address of its own (all of \
+                 127.0.0.0/8 is local)"
             ));
         }
+        self.fit_the_backend()?;
         if self.timeout.is_zero() || self.control_port == 0 {
             return Err("--timeout and --control-port must be at least 1".to_owned());
         }
         Ok(())
+    }
+}
+
+/// Options that mean nothing on some backends are refused there, not passed over.
+impl Options {
+    fn fit_the_backend(&self) -> Result<(), String> {
+        let on_device = matches!(self.backend, Backend::Device(_) | Backend::Rxe);
+        if self.peer_device.is_some() && !on_device {
+            return Err("--peer-device goes with --backend DEVICE, which says where the bridge is".to_owned());
+        }
+        if self.ib_port == 0 || self.peer_ib_port == Some(0) {
+            return Err("ports of a device are numbered from 1".to_owned());
+        }
+        if let Some(why) = self.only_soft_has()
+            && !matches!(self.backend, Backend::Auto | Backend::Soft)
+        {
+            return Err(format!("{why}; take --backend soft"));
+        }
+        let local = [
+            ("--bridge-ip", self.bridge_ip.is_some()),
+            ("--emulator-ip", self.emulator_ip.is_some()),
+            ("--bridge-netns", self.bridge_netns.is_some()),
+            ("--emulator-netns", self.emulator_netns.is_some()),
+            ("--programs", self.programs.is_some()),
+        ];
+        match local.iter().find(|(_, given)| *given) {
+            Some((option, _)) if self.backend == Backend::Vm => {
+                Err(format!("{option} is about this machine; --backend vm brings its own"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Why this run can be on soft alone; `None` where it can be on others.
+    pub(crate) fn only_soft_has(&self) -> Option<&'static str> {
+        match (self.faults, &self.pcap) {
+            (Some(_), _) => Some("--drop-rate is done by soft devices"),
+            (_, Some(_)) => Some("--pcap is written by soft devices"),
+            (None, None) => None,
+        }
+    }
+
+    /// The options that another run of this program needs to play the same, where and with what apart.
+    pub(crate) fn workload_arguments(&self) -> Vec<OsString> {
+        let mut words: Vec<String> = [
+            ("--num-messages", self.num_messages.to_string()),
+            ("--payload-size", self.payload_size.to_string()),
+            ("--page-size", self.page_size.to_string()),
+            ("--num-pages", self.num_pages.to_string()),
+            ("--timeout", self.timeout.as_secs().to_string()),
+            ("--control-port", self.control_port.to_string()),
+        ]
+        .into_iter()
+        .flat_map(|(name, value)| [name.to_owned(), value])
+        .collect();
+        if let [only] = self.workloads.as_slice() {
+            words.extend(["--workload".to_owned(), only.name().to_owned()]);
+        }
+        let flags = [
+            ("--unified", self.mode == Mode::Unified),
+            ("--forward", self.mode == Mode::Forward),
+            ("--no-verify", !self.verify),
+            ("--verbose", self.verbose),
+        ];
+        words.extend(flags.iter().filter(|(_, given)| *given).map(|(name, _)| (*name).to_owned()));
+        words.into_iter().map(OsString::from).collect()
     }
 }
 
@@ -248,11 +344,19 @@ fn value_of(parser: &mut Parser, name: &str) -> Result<String, String> {
     value.string().map_err(|e| format!("--{name}: {e}"))
 }
 
-fn backend(value: &str) -> Result<Backend, String> {
-    match value {
-        "auto" | "soft" => Ok(Backend::Soft),
-        _ => Err(format!("--backend {value}: there are auto and soft")),
+fn backend(value: String) -> Result<Backend, String> {
+    match value.as_str() {
+        "auto" => Ok(Backend::Auto),
+        "soft" => Ok(Backend::Soft),
+        "rxe" => Ok(Backend::Rxe),
+        "vm" => Ok(Backend::Vm),
+        "" => Err("--backend: take auto, soft, rxe, vm or the name of an RDMA device".to_owned()),
+        _ => Ok(Backend::Device(value)),
     }
+}
+
+fn address(name: &str, value: &str) -> Result<Ipv4Addr, String> {
+    parsed(name, value, "an IPv4 address")
 }
 
 fn mode(given: Mode, wanted: Mode) -> Result<Mode, String> {
@@ -313,12 +417,15 @@ mod tests {
     #[test]
     fn every_option_is_taken() {
         let options =
-            run("--backend auto --unified --workload increment --num-messages 0x200 --payload-size=200 \
-             --page-size 512 --num-pages 64 --timeout 7 --no-verify --drop-rate 0.02 --seed 7 --pcap a.pcap \
-             --json - --bridge-ip 127.0.0.3 --emulator-ip 127.0.0.4 --control-port 8194 --verbose")
+            run("--backend mlx5_0 --peer-device mlx5_1 --ib-port 2 --peer-ib-port 3 --unified --workload increment --num-messages 0x200 --payload-size=200 \
+             --page-size 512 --num-pages 64 --timeout 7 --no-verify --programs p --bridge-netns n \
+             --emulator-netns m --json - --bridge-ip 127.0.0.3 --emulator-ip 127.0.0.4 --control-port 8194 --verbose")
             .unwrap();
         let expected = Options {
-            backend: Backend::Soft,
+            backend: Backend::Device("mlx5_0".into()),
+            peer_device: Some("mlx5_1".into()),
+            ib_port: 2,
+            peer_ib_port: Some(3),
             mode: Mode::Unified,
             workloads: vec![Workload::Increment],
             num_messages: 512,
@@ -327,17 +434,37 @@ mod tests {
             num_pages: 64,
             timeout: Duration::from_secs(7),
             verify: false,
-            faults: Some(Faults { drop_rate: 0.02, seed: 7 }),
-            pcap: Some(PathBuf::from("a.pcap")),
+            faults: None,
+            pcap: None,
             json: Some(Json::Stdout),
-            bridge_ip: Ipv4Addr::new(127, 0, 0, 3),
-            emulator_ip: Ipv4Addr::new(127, 0, 0, 4),
+            bridge_ip: Some(Ipv4Addr::new(127, 0, 0, 3)),
+            emulator_ip: Some(Ipv4Addr::new(127, 0, 0, 4)),
+            bridge_netns: Some("n".into()),
+            emulator_netns: Some("m".into()),
+            programs: Some(PathBuf::from("p")),
             control_port: 8194,
             verbose: true,
         };
         assert_eq!(options, expected);
+        let lossy = run("--backend soft --drop-rate 0.02 --seed 7 --pcap a.pcap").unwrap();
+        assert_eq!(lossy.faults, Some(Faults { drop_rate: 0.02, seed: 7 }));
+        assert_eq!((lossy.backend, lossy.pcap), (Backend::Soft, Some(PathBuf::from("a.pcap"))));
+        assert_eq!(run("--backend vm").unwrap().backend, Backend::Vm);
+        assert_eq!(run("--backend rxe").unwrap().backend, Backend::Rxe);
         assert_eq!(run("--json out.json").unwrap().json, Some(Json::File(PathBuf::from("out.json"))));
         assert_eq!(run("--forward").unwrap().mode, Mode::Forward);
+    }
+
+    #[test]
+    fn another_run_is_told_the_same_workload() {
+        let told = |line: &str| {
+            let options = run(line).unwrap();
+            let again = parse(options.workload_arguments());
+            assert_eq!(again, Ok(Request::Run(Options { backend: Backend::Auto, ..options })), "{line}");
+        };
+        told("--backend vm");
+        told("--backend vm --unified --workload increment --num-messages 7 --payload-size 9 --page-size 512");
+        told("--backend vm --forward --num-pages 8 --timeout 9 --no-verify --verbose --control-port 9000");
     }
 
     #[test]
@@ -365,14 +492,19 @@ mod tests {
             ("--page-size 0", "multiple of 128"),
             ("--payload-size 0xffffffff", "smaller than a frame"),
             ("--bridge-ip 127.0.0", "--bridge-ip 127.0.0"),
-            ("--bridge-ip 127.0.0.2", "address of its own"),
+            ("--bridge-ip 127.0.0.2 --emulator-ip 127.0.0.2", "address of its own"),
             ("--control-port 65536", "65536"),
             ("--control-port 0", "at least 1"),
             ("--timeout 0", "at least 1"),
             ("--drop-rate 1.5", "0 to 1"),
             ("--drop-rate NaN", "0 to 1"),
             ("--seed 7", "--drop-rate"),
-            ("--backend verbs", "auto and soft"),
+            ("--backend=", "auto, soft, rxe, vm"),
+            ("--peer-device mlx5_1", "--backend DEVICE"),
+            ("--backend mlx5_0 --ib-port 0", "from 1"),
+            ("--backend mlx5_0 --drop-rate 0.1", "--backend soft"),
+            ("--backend vm --pcap x", "--backend soft"),
+            ("--backend vm --bridge-ip 10.0.0.1", "--bridge-ip is about this machine"),
             ("--workload repetition", "surface-code"),
             ("--unified --forward", "take one"),
             ("--unified=1", "unified"),

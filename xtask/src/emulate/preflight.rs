@@ -5,16 +5,25 @@ use std::net::{Ipv4Addr, UdpSocket};
 
 use anyhow::{Result, bail};
 
-use super::options::Options;
+use super::link::{Link, Peer};
 
 /// The UDP port of RoCEv2, the same for every address.
 const ROCE_PORT: u16 = 4791;
 
-/// Binds each address once. A clash that comes later is reported by the program that meets it.
-pub(super) fn check(options: &Options) -> Result<()> {
-    free(options.bridge_ip, ROCE_PORT, "--bridge-ip")?;
-    free(options.emulator_ip, ROCE_PORT, "--emulator-ip")?;
-    free(options.emulator_ip, options.control_port, "--control-port")
+/// Binds what the programs will, once. A clash that comes later is reported by the program that meets it, and so is one
+/// in another network namespace.
+pub(super) fn check(link: &Link, control_port: u16) -> Result<()> {
+    if link.bridge.device.is_none() && link.bridge.netns.is_none() {
+        free(link.bridge.ip, ROCE_PORT, "--bridge-ip")?;
+    }
+    let Peer::Emulator(end) = &link.peer else { return Ok(()) };
+    if end.netns.is_some() {
+        return Ok(());
+    }
+    if end.device.is_none() {
+        free(end.ip, ROCE_PORT, "--emulator-ip")?;
+    }
+    free(end.ip, control_port, "--control-port")
 }
 
 fn free(ip: Ipv4Addr, port: u16, option: &str) -> Result<()> {

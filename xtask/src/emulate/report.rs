@@ -1,5 +1,6 @@
 //! From the reports of the three processes to one report and one verdict.
 
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::options::{Options, Workload};
@@ -28,7 +29,7 @@ const COUNTS: [&str; 6] = ["messages", "responses", "matched", "payload_errors",
 impl Report {
     /// Judges the evidence. Nothing is taken on trust: a report that says PASS beside counts that do not add up
     /// fails, and so does a workload without a report.
-    pub(super) fn new(options: &Options, evidence: Evidence) -> Self {
+    pub(super) fn new(options: &Options, backend: &str, evidence: Evidence) -> Self {
         let Evidence { runs, bridge, emulator, mut reasons } = evidence;
         for workload in &options.workloads {
             match runs.iter().find(|run| run["workload"] == workload.name()) {
@@ -38,7 +39,7 @@ impl Report {
             }
         }
         let mut report = json!({
-            "backend": options.backend.name(),
+            "backend": backend,
             "mode": options.mode.name(),
             "workload": names(&options.workloads),
         });
@@ -59,6 +60,26 @@ impl Report {
         report["bridge"] = bridge.unwrap_or(Value::Null);
         report["emulator"] = emulator.unwrap_or(Value::Null);
         Self(report)
+    }
+
+    /// A report that another run of this program wrote, which must say how it ended.
+    pub(super) fn written_by_another(text: &str, backend: &str) -> Result<Self> {
+        let mut report: Value = serde_json::from_str(text).context("its report is no JSON")?;
+        ensure!(
+            matches!(report["verdict"].as_str(), Some("PASS" | "FAIL")),
+            "its report says neither PASS nor FAIL"
+        );
+        report["backend"] = backend.into();
+        Ok(Self(report))
+    }
+
+    /// Fails it, for this reason.
+    pub(super) fn fail(&mut self, reason: String) {
+        self.0["verdict"] = "FAIL".into();
+        match self.0["reasons"].as_array_mut() {
+            Some(reasons) => reasons.push(reason.into()),
+            None => self.0["reasons"] = json!([reason]),
+        }
     }
 
     pub(super) fn json(&self) -> &Value {
@@ -228,7 +249,7 @@ mod tests {
 
     fn report(runs: Vec<Value>) -> Report {
         let bridge = Some(json!({ "stats": { "overruns": 3 } }));
-        Report::new(&Options::default(), Evidence { runs, bridge, ..Evidence::default() })
+        Report::new(&Options::default(), "soft", Evidence { runs, bridge, ..Evidence::default() })
     }
 
     #[test]
@@ -310,7 +331,7 @@ mod tests {
     fn a_workload_without_report_fails() {
         let report = report(vec![good("increment", 100)]);
         assert_eq!(report.result_line(), "RESULT: FAIL (surface-code: no report)");
-        assert!(!Report::new(&Options::default(), Evidence::default()).passed());
+        assert!(!Report::new(&Options::default(), "soft", Evidence::default()).passed());
     }
 
     #[test]
@@ -319,14 +340,27 @@ mod tests {
         let mut run = good("increment", 100);
         run["matched"] = 0.into();
         let evidence = Evidence { runs: vec![run], ..Evidence::default() };
-        assert!(Report::new(&options, evidence).passed());
+        assert!(Report::new(&options, "soft", evidence).passed());
+    }
+
+    #[test]
+    fn a_report_of_another_run_is_read_and_can_fail() {
+        let text = report(vec![good("increment", 100), surface()]).json().to_string();
+        let mut read = Report::written_by_another(&text, "vm").unwrap();
+        assert!(read.passed());
+        assert_eq!(read.json()["backend"], "vm");
+        read.fail("the machine ended with exit code 3".to_owned());
+        assert_eq!(read.result_line(), "RESULT: FAIL (the machine ended with exit code 3)");
+        assert!(Report::written_by_another("", "vm").is_err());
+        assert!(Report::written_by_another("{}", "vm").is_err());
     }
 
     #[test]
     fn trouble_beside_the_answers_fails() {
         let runs = vec![good("increment", 100), surface()];
         let reasons = vec!["the bridge ended (signal 9) in mid-run\nits last lines".to_owned()];
-        let report = Report::new(&Options::default(), Evidence { runs, reasons, ..Evidence::default() });
+        let report =
+            Report::new(&Options::default(), "soft", Evidence { runs, reasons, ..Evidence::default() });
         assert_eq!(report.result_line(), "RESULT: FAIL (the bridge ended (signal 9) in mid-run)");
     }
 

@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use super::Say;
 use super::handshake::{BridgeEnd, BridgeLines, qp_number};
+use super::link::{End, Link, Peer};
 use super::options::{Options, Workload};
 use super::report::Evidence;
 use super::tools::{self, Programs, SurfaceCode};
@@ -39,6 +40,7 @@ const HEARD: usize = 10_000;
 /// A run in progress. Dropping it ends its processes and removes its files.
 pub(super) struct Session<'a> {
     options: &'a Options,
+    link: &'a Link,
     programs: &'a Programs,
     code: &'a SurfaceCode,
     say: Say,
@@ -53,34 +55,36 @@ impl<'a> Session<'a> {
     /// Starts the clock of `--timeout`, and nothing else.
     pub(super) fn new(
         options: &'a Options,
+        link: &'a Link,
         programs: &'a Programs,
         code: &'a SurfaceCode,
         say: Say,
     ) -> Result<Self> {
         let scratch = Scratch::new()?;
         let deadline = Instant::now() + options.timeout;
-        Ok(Self { options, programs, code, say, emulator: None, bridge: None, scratch, deadline })
+        Ok(Self { options, link, programs, code, say, emulator: None, bridge: None, scratch, deadline })
     }
 
     /// Starts the processes and plays every workload.
     pub(super) fn play(&mut self, evidence: &mut Evidence) -> Result<()> {
-        let args = tools::emulator(self.options, &self.scratch.file("emulator"));
-        let emulator =
-            self.emulator.insert(Tool::start("emulator", &self.programs.emulator, &args, self.noise())?);
-        let remote_qp = emulator.await_line(self.deadline, qp_number)?;
-        self.say.line(&format!(
-            "emulator: queue pair {remote_qp:#x} on {}, registers on UDP port {}",
-            self.options.emulator_ip, self.options.control_port
-        ));
-
-        let args = tools::bridge(self.options, self.code, remote_qp, &self.scratch.file("bridge"));
-        let bridge = self.bridge.insert(Tool::start("bridge", &self.programs.bridge, &args, self.noise())?);
+        let link = self.link;
+        let remote_qp = match &link.peer {
+            Peer::Emulator(end) => self.start_emulator(end)?,
+            Peer::Fpga { ip, qp } => {
+                let port = self.options.control_port;
+                self.say.line(&format!("FPGA:     queue pair {qp:#x} on {ip}, registers on UDP port {port}"));
+                *qp
+            }
+        };
+        let args = tools::bridge(self.options, link, self.code, remote_qp, &self.scratch.file("bridge"));
+        let command = link.bridge.command(&self.programs.bridge);
+        let bridge = self.bridge.insert(Tool::start("bridge", command, &args, self.noise())?);
         let mut lines = BridgeLines::default();
         let end = bridge.await_line(self.deadline, |line| lines.take(line))?;
         self.say.line(&format!(
             "bridge:   queue pair {:#x} on {}, {}",
             end.qpn,
-            self.options.bridge_ip,
+            link.bridge.ip,
             self.options.mode.name()
         ));
 
@@ -91,14 +95,28 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
+    /// Its queue pair.
+    fn start_emulator(&mut self, end: &End) -> Result<u32> {
+        let args = tools::emulator(self.options, self.link, end, &self.scratch.file("emulator"));
+        let command = end.command(&self.programs.emulator);
+        let emulator = self.emulator.insert(Tool::start("emulator", command, &args, self.noise())?);
+        let qp = emulator.await_line(self.deadline, qp_number)?;
+        self.say.line(&format!(
+            "emulator: queue pair {qp:#x} on {}, registers on UDP port {}",
+            end.ip, self.options.control_port
+        ));
+        Ok(qp)
+    }
+
     fn play_one(&mut self, workload: Workload, end: &BridgeEnd) -> Result<Value> {
         let name = workload.name();
         let report = self.scratch.file(name);
         let started = Instant::now();
         let seconds = self.deadline.saturating_duration_since(started).as_secs() + 1;
-        let args = tools::playback(self.options, workload, self.code, end, seconds, &report);
+        let args = tools::playback(self.options, self.link, workload, self.code, end, seconds, &report);
         self.say.line(&format!("playback: {name} ..."));
-        let mut playback = Tool::start("playback tool", &self.programs.playback, &args, self.noise())?;
+        let command = Command::new(&self.programs.playback);
+        let mut playback = Tool::start("playback tool", command, &args, self.noise())?;
         let status = loop {
             if let Some(status) = playback.process.poll()? {
                 break status;
@@ -229,7 +247,12 @@ struct Tail {
 }
 
 impl Tool {
-    fn start(name: &'static str, program: &Path, args: &[OsString], noise: Option<Say>) -> Result<Self> {
+    fn start(
+        name: &'static str,
+        mut command: Command,
+        args: &[OsString],
+        noise: Option<Say>,
+    ) -> Result<Self> {
         let tail = Arc::new(Mutex::new(Tail::default()));
         let (heard, lines) = mpsc::sync_channel(HEARD);
         let keep = Arc::clone(&tail);
@@ -243,7 +266,7 @@ impl Tool {
                 let _ = heard.try_send(line.to_owned());
             }
         };
-        let process = Process::spawn(Command::new(program).args(args), Stderr::Lines, sink)?;
+        let process = Process::spawn(command.args(args), Stderr::Lines, sink)?;
         Ok(Self { name, process, lines, tail, end_is_told: false })
     }
 
@@ -379,7 +402,8 @@ mod tests {
                 playback: self.script("playback.sh", playback),
             };
             let code = SurfaceCode::below(&crate::cargo::root()).unwrap();
-            play(&self.options, &programs, &code, Say { to_stderr: true })
+            let link = Link::soft([127, 0, 0, 1].into(), [127, 0, 0, 2].into());
+            play(&self.options, &link, &programs, &code, Say { to_stderr: true })
         }
 
         fn fails(&self, emulator: &str, bridge: &str, playback: &str, wanted: &[&str]) {
@@ -497,7 +521,7 @@ mod tests {
     fn a_peer_that_ended_well_and_unasked_is_a_fault() {
         let stage = Stage::new();
         let script = stage.script("bridge.sh", "exit 0");
-        let mut tool = Tool::start("bridge", &script, &[], None).unwrap();
+        let mut tool = Tool::start("bridge", Command::new(&script), &[], None).unwrap();
         while tool.process.poll().unwrap().is_none() {
             thread::sleep(LOOK_EVERY);
         }

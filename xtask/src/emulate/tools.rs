@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 
 use super::handshake::BridgeEnd;
+use super::link::{self, End, Link, Peer};
 use super::options::{Mode, Options, Workload};
 use crate::{build, cargo};
 
@@ -18,14 +19,25 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// Builds them, optimised.
-    pub(super) fn build() -> Result<Self> {
+    /// Builds them, optimised; with what RDMA devices need, or without.
+    pub(super) fn build(verbs: bool) -> Result<Self> {
+        if verbs {
+            return Self::built_in(&build::verbs_programs()?);
+        }
         let built = build::programs(true)?;
         Ok(Self {
             emulator: cargo::named(&built, "hsb-fpga-emulator")?,
             bridge: cargo::named(&built, "hsb-bridge-cpu")?,
             playback: cargo::named(&built, "hsb-fpga-playback")?,
         })
+    }
+}
+
+impl Programs {
+    /// Takes those that were built before.
+    pub(super) fn built_in(dir: &Path) -> Result<Self> {
+        let [emulator, bridge, playback] = link::programs_in(dir)?;
+        Ok(Self { emulator, bridge, playback })
     }
 }
 
@@ -59,11 +71,10 @@ impl SurfaceCode {
 /// Milliseconds that the emulator waits for an answer when answers are dropped on purpose.
 const LOSSY_RESPONSE_MS: &str = "1000";
 
-pub(super) fn emulator(options: &Options, report: &Path) -> Vec<OsString> {
-    let mut args = Args::default();
-    args.value("--device", format!("soft:{}", options.emulator_ip))
-        .value("--port", options.control_port.to_string())
-        .value("--bridge-ip", options.bridge_ip.to_string())
+pub(super) fn emulator(options: &Options, link: &Link, end: &End, report: &Path) -> Vec<OsString> {
+    let mut args = Args(end.arguments());
+    args.value("--port", options.control_port.to_string())
+        .value("--bridge-ip", link.bridge.ip.to_string())
         .value("--page-size", options.page_size.to_string())
         .value("--json", report)
         .flag("--forward", options.mode == Mode::Forward);
@@ -75,11 +86,16 @@ pub(super) fn emulator(options: &Options, report: &Path) -> Vec<OsString> {
     args.0
 }
 
-pub(super) fn bridge(options: &Options, code: &SurfaceCode, remote_qp: u32, report: &Path) -> Vec<OsString> {
+pub(super) fn bridge(
+    options: &Options,
+    link: &Link,
+    code: &SurfaceCode,
+    remote_qp: u32,
+    report: &Path,
+) -> Vec<OsString> {
     let decodes = options.mode != Mode::Forward && options.workloads.contains(&Workload::SurfaceCode);
-    let mut args = Args::default();
-    args.value("--device", format!("soft:{}", options.bridge_ip))
-        .value("--peer-ip", options.emulator_ip.to_string())
+    let mut args = Args(link.bridge.arguments());
+    args.value("--peer-ip", link.peer.ip().to_string())
         .value("--remote-qp", format!("{remote_qp:#x}"))
         .value("--num-pages", options.num_pages.to_string())
         .value("--page-size", options.page_size.to_string())
@@ -104,6 +120,7 @@ pub(super) fn bridge(options: &Options, code: &SurfaceCode, remote_qp: u32, repo
 
 pub(super) fn playback(
     options: &Options,
+    link: &Link,
     workload: Workload,
     code: &SurfaceCode,
     end: &BridgeEnd,
@@ -111,9 +128,9 @@ pub(super) fn playback(
     report: &Path,
 ) -> Vec<OsString> {
     let mut args = Args::default();
-    args.value("--hsb-ip", options.emulator_ip.to_string())
+    args.value("--hsb-ip", link.peer.ip().to_string())
         .value("--control-port", options.control_port.to_string())
-        .value("--bridge-ip", options.bridge_ip.to_string())
+        .value("--bridge-ip", link.bridge.ip.to_string())
         .value("--bridge-qp", format!("{:#x}", end.qpn))
         .value("--bridge-rkey", end.rkey.to_string())
         .value("--bridge-buffer", format!("{:#x}", end.buffer))
@@ -121,7 +138,7 @@ pub(super) fn playback(
         .value("--page-size", options.page_size.to_string())
         .value("--timeout", seconds.to_string())
         .value("--json", report)
-        .flag("--emulator", true)
+        .flag("--emulator", matches!(link.peer, Peer::Emulator(_)))
         .flag("--forward", options.mode == Mode::Forward)
         .flag("--no-verify", !options.verify);
     match workload {
@@ -174,6 +191,10 @@ mod tests {
         SurfaceCode { dem: "d".into(), dets: "e".into(), obs: "o".into() }
     }
 
+    fn link() -> Link {
+        Link::soft([127, 0, 0, 1].into(), [127, 0, 0, 2].into())
+    }
+
     fn line(args: &[OsString]) -> String {
         args.iter().map(|arg| arg.to_string_lossy()).collect::<Vec<_>>().join(" ")
     }
@@ -182,11 +203,11 @@ mod tests {
     fn the_default_run() {
         let options = Options::default();
         assert_eq!(
-            line(&emulator(&options, Path::new("r"))),
+            line(&emulator(&options, &link(), &End::soft([127, 0, 0, 2].into()), Path::new("r"))),
             "--device soft:127.0.0.2 --port 8193 --bridge-ip 127.0.0.1 --page-size 384 --json r"
         );
         assert_eq!(
-            line(&bridge(&options, &code(), 0x12, Path::new("r"))),
+            line(&bridge(&options, &link(), &code(), 0x12, Path::new("r"))),
             "--device soft:127.0.0.1 --peer-ip 127.0.0.2 --remote-qp 0x12 --num-pages 128 --page-size 384 \
              --payload-size 15 --timeout 150 --json r --dem d"
         );
@@ -194,22 +215,60 @@ mod tests {
         let common = "--hsb-ip 127.0.0.2 --control-port 8193 --bridge-ip 127.0.0.1 --bridge-qp 0xab --bridge-rkey 7 \
                       --bridge-buffer 0x0 --num-pages 128 --page-size 384 --timeout 120 --json r --emulator";
         assert_eq!(
-            line(&playback(&options, Workload::Increment, &code(), &end, 120, Path::new("r"))),
+            line(&playback(&options, &link(), Workload::Increment, &code(), &end, 120, Path::new("r"))),
             format!("{common} --num-messages 100 --payload-size 8")
         );
         assert_eq!(
-            line(&playback(&options, Workload::SurfaceCode, &code(), &end, 120, Path::new("r"))),
+            line(&playback(&options, &link(), Workload::SurfaceCode, &code(), &end, 120, Path::new("r"))),
             format!("{common} --dem d --dets e --obs o")
         );
+    }
+
+    #[test]
+    fn devices_are_named_with_port_and_address() {
+        let end = |device: &str, last| End {
+            device: Some(device.to_owned()),
+            port: 2,
+            ip: [10, 0, 0, last].into(),
+            netns: None,
+        };
+        let emulator_end = end("mlx5_1", 2);
+        let link =
+            Link { name: "x".into(), bridge: end("mlx5_0", 1), peer: Peer::Emulator(emulator_end.clone()) };
+        let options = Options::default();
+        let bridge = line(&bridge(&options, &link, &code(), 1, Path::new("r")));
+        let begin = "--device mlx5_0 --ib-port 2 --local-ip 10.0.0.1 --peer-ip 10.0.0.2 --remote-qp 0x1 ";
+        assert!(bridge.starts_with(begin), "{bridge}");
+        let emulator = line(&emulator(&options, &link, &emulator_end, Path::new("r")));
+        assert!(
+            emulator.starts_with("--device mlx5_1 --ib-port 2 --local-ip 10.0.0.2 --port 8193 "),
+            "{emulator}"
+        );
+    }
+
+    #[test]
+    fn a_real_fpga_is_no_emulator() {
+        let fpga = Link { peer: Peer::Fpga { ip: [192, 168, 0, 2].into(), qp: 2 }, ..link() };
+        let end = BridgeEnd { qpn: 1, rkey: 7, buffer: 0 };
+        let args = line(&playback(
+            &Options::default(),
+            &fpga,
+            Workload::Increment,
+            &code(),
+            &end,
+            9,
+            Path::new("r"),
+        ));
+        assert!(args.starts_with("--hsb-ip 192.168.0.2 ") && !args.contains("--emulator"), "{args}");
     }
 
     #[test]
     fn forward_decodes_nothing_and_both_sides_drop_apart() {
         let faults = Some(Faults { drop_rate: 0.02, seed: u64::MAX });
         let options = Options { mode: Mode::Forward, faults, pcap: Some("p".into()), ..Options::default() };
-        let bridge = line(&bridge(&options, &code(), 1, Path::new("r")));
+        let bridge = line(&bridge(&options, &link(), &code(), 1, Path::new("r")));
         assert!(bridge.ends_with("--forward --drop-rate 0.02 --seed 0 --pcap p"), "{bridge}");
-        let emulator = line(&emulator(&options, Path::new("r")));
+        let emulator = line(&emulator(&options, &link(), &End::soft([127, 0, 0, 2].into()), Path::new("r")));
         let end = "--forward --drop-rate 0.02 --seed 18446744073709551615 --response-timeout-ms 1000";
         assert!(emulator.ends_with(end), "{emulator}");
     }

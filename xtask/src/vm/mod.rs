@@ -25,8 +25,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use self::job::{Job, Task};
-use self::machine::Host;
+pub(crate) use self::job::{Job, Net, Task};
+pub(crate) use self::machine::Host;
 use self::options::{Options, Request, USAGE};
 pub(crate) use self::suites::run as test;
 use crate::process::Stream;
