@@ -40,6 +40,7 @@ pub struct SurfaceCode {
 struct Shot {
     events: Vec<u8>,
     truth: u8,
+    reference: Option<u8>,
     decoded: u8,
 }
 
@@ -52,6 +53,8 @@ pub struct SurfaceCodeFiles {
     pub dets: PathBuf,
     /// The true observable flips: a row of `ceil(observables / 8)` bytes a shot.
     pub obs: PathBuf,
+    /// What another decoder predicts, in rows as of `obs`.
+    pub pred: Option<PathBuf>,
 }
 
 impl Workload {
@@ -131,6 +134,14 @@ impl Workload {
             Self::SurfaceCode(code) => Some(code.shots[id as usize].truth),
         }
     }
+
+    /// The observable flips that another decoder predicts for message `id`; `None` where there is no prediction.
+    pub fn reference(&self, id: u32) -> Option<u8> {
+        match self {
+            Self::Increment(_) => None,
+            Self::SurfaceCode(code) => code.shots[id as usize].reference,
+        }
+    }
 }
 
 impl Increment {
@@ -151,30 +162,29 @@ impl SurfaceCode {
             return Err(Error::Data { path: files.dem.clone(), reason });
         }
         let events = rows(&files.dets, row, "detectors", graph.num_detectors)?;
-        let truths = rows(&files.obs, truth_row, "observables", graph.num_observables)?;
-        if events.len() != truths.len() {
-            let reason = format!("{} shots, {} has {}", truths.len(), files.dets.display(), events.len());
-            return Err(Error::Data { path: files.obs.clone(), reason });
-        }
+        let flips = |path: &Path| -> Result<Vec<u8>, Error> {
+            let flips = rows(path, truth_row, "observables", graph.num_observables)?;
+            if flips.len() == events.len() {
+                return Ok(flips.into_iter().map(|row| row[0]).collect());
+            }
+            let reason = format!("{} shots, {} has {}", flips.len(), files.dets.display(), events.len());
+            Err(Error::Data { path: path.to_owned(), reason })
+        };
+        let truths = flips(&files.obs)?;
+        let references = files.pred.as_deref().map(flips).transpose()?;
         let wanted = limit.map_or(events.len(), |n| n as usize);
         if wanted > events.len() {
             let reason = format!("{} shots, {wanted} messages are asked for", events.len());
             return Err(Error::Data { path: files.dets.clone(), reason });
         }
         let mut decoder = Mwpm::new(&graph);
-        let shots = events.into_iter().zip(truths).take(wanted).enumerate();
-        let shots =
-            shots.map(|(at, (events, truth))| Shot::decode(&mut decoder, events, truth[0], at, &files.dets));
-        Ok(Self { shots: shots.collect::<Result<_, _>>()?, row })
-    }
-}
-
-impl Shot {
-    fn decode(decoder: &mut Mwpm, events: Vec<u8>, truth: u8, at: usize, path: &Path) -> Result<Self, Error> {
-        let refused =
-            |e: DecodeError| Error::Data { path: path.to_owned(), reason: format!("shot {at}: {e}") };
-        let decoded = decoder.decode(&events).map_err(refused)?;
-        Ok(Self { events, truth, decoded })
+        let shots = events.into_iter().zip(truths).take(wanted).enumerate().map(|(at, (events, truth))| {
+            let refused =
+                |e: DecodeError| Error::Data { path: files.dets.clone(), reason: format!("shot {at}: {e}") };
+            let decoded = decoder.decode(&events).map_err(refused)?;
+            Ok(Shot { events, truth, reference: references.as_ref().map(|rows| rows[at]), decoded })
+        });
+        Ok(Self { shots: shots.collect::<Result<_, Error>>()?, row })
     }
 }
 
@@ -212,6 +222,7 @@ mod tests {
             dem: data("surface_d3_r3.dem"),
             dets: data("surface_d3_r3.dets.b8"),
             obs: data("surface_d3_r3.obs.b8"),
+            pred: Some(data("surface_d3_r3.pred.b8")),
         }
     }
 
@@ -238,6 +249,7 @@ mod tests {
         let same = (0..512).filter(|&m| workload.answer(m) == predictions[m as usize..=m as usize]).count();
         assert!(same >= 511, "{same}");
         assert!((0..512).all(|m| workload.truth(m) == Some(truths[m as usize])));
+        assert!((0..512).all(|m| workload.reference(m) == Some(predictions[m as usize])));
     }
 
     #[test]
@@ -264,6 +276,10 @@ mod tests {
         assert!(text.contains("10 bytes") && text.contains("24 detectors take 3 bytes"), "{text}");
         let text = error(SurfaceCodeFiles { obs: file("few", &[0; 9]), ..d3() });
         assert!(text.contains("9 shots") && text.contains("has 512"), "{text}");
+        let text = error(SurfaceCodeFiles { pred: Some(file("fewer", &[0; 8])), ..d3() });
+        assert!(text.contains("fewer") && text.contains("8 shots") && text.contains("has 512"), "{text}");
+        let text = error(SurfaceCodeFiles { pred: Some(missing.clone()), ..d3() });
+        assert!(text.starts_with(&format!("read {}", missing.display())), "{text}");
         let text = error(SurfaceCodeFiles { obs: file("none", &[]), ..d3() });
         assert!(text.contains("0 bytes"), "{text}");
         let text = error(SurfaceCodeFiles { dem: file("m", b"error(0.1) D0\noops"), ..d3() });
@@ -272,7 +288,7 @@ mod tests {
         assert!(text.contains("one observable"), "{text}");
         let spare = [file("p", b"error(0.1) D0 L0"), file("q", &[2]), file("r", &[0])];
         let [dem, dets, obs] = spare;
-        let text = error(SurfaceCodeFiles { dem, dets, obs });
+        let text = error(SurfaceCodeFiles { dem, dets, obs, pred: None });
         assert!(text.contains("shot 0") && text.contains("detection event 1"), "{text}");
     }
 }

@@ -67,6 +67,9 @@ struct Options {
     /// The shots' true observable flips.
     #[arg(long, value_name = "FILE", requires = "dem")]
     obs: Option<PathBuf>,
+    /// What another decoder predicts for the shots: at most one answer in 512 may differ.
+    #[arg(long, value_name = "FILE", requires = "dem")]
+    pred: Option<PathBuf>,
     /// The FPGA is the software one.
     #[arg(long)]
     emulator: bool,
@@ -123,7 +126,12 @@ impl Options {
             let messages = self.num_messages.unwrap_or(DEFAULT_MESSAGES);
             return Ok(Workload::Increment(Increment { messages, payload_len: self.payload_size as usize }));
         };
-        let files = SurfaceCodeFiles { dem: dem.clone(), dets: dets.clone(), obs: obs.clone() };
+        let files = SurfaceCodeFiles {
+            dem: dem.clone(),
+            dets: dets.clone(),
+            obs: obs.clone(),
+            pred: self.pred.clone(),
+        };
         Ok(Workload::SurfaceCode(SurfaceCode::load(&files, self.num_messages)?))
     }
 

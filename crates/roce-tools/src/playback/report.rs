@@ -69,6 +69,8 @@ pub struct Report {
     pub logical_errors: Option<u32>,
     /// Answers that agree with the observables' true flips; `None` where nothing is decoded.
     pub agreement: Option<u32>,
+    /// Answers that agree with another decoder's predictions; `None` where there is nothing to compare.
+    pub reference_agreement: Option<u32>,
     /// How long the answers took.
     pub rtt_ns: Rtt,
     /// What a software FPGA counted while it looped.
@@ -99,6 +101,9 @@ impl Report {
         if let Some((agreement, errors)) = decoded {
             row("logical errors", errors.to_string());
             row("agreement", format!("{agreement} of {} with the true observables", agreement + errors));
+        }
+        if let Some(agreement) = self.reference_agreement {
+            row("reference", format!("{agreement} of {} agree with the predictions", self.messages));
         }
         row("passes", self.passes.to_string());
         row("matched", self.matched.to_string());

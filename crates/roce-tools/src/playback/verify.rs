@@ -13,6 +13,8 @@ use crate::workload::Workload;
 const SPELLED_OUT: usize = 20;
 /// Lost ids that a report lists.
 const LISTED: usize = 100;
+/// Decoders may differ where two matchings weigh the same: in one shot of so many, rounded up.
+const SHOTS_PER_DIFFERENCE: u32 = 512;
 /// Bytes of a payload that a complaint shows.
 const SHOWN: usize = 16;
 
@@ -93,6 +95,8 @@ pub(super) struct Tally<'a> {
     most_beats: usize,
     rtt: Vec<u64>,
     complaints: VecDeque<String>,
+    /// Shots that were decoded to something else than the reference predicts.
+    unlike_reference: Vec<u32>,
     report: Report,
 }
 
@@ -112,6 +116,7 @@ impl<'a> Tally<'a> {
             messages: workload.messages(),
             logical_errors: zero_if(decodes),
             agreement: zero_if(decodes),
+            reference_agreement: zero_if(decodes && verify && workload.reference(0).is_some()),
             ..Report::default()
         };
         Self {
@@ -123,6 +128,7 @@ impl<'a> Tally<'a> {
             most_beats: 0,
             rtt: Vec::new(),
             complaints: VecDeque::new(),
+            unlike_reference: Vec::new(),
             report,
         }
     }
@@ -244,6 +250,7 @@ impl<'a> Tally<'a> {
         let got = &payload[..header.payload_len.min(payload.len())];
         let comparable = &expected[..expected.len().min(got.len())];
         self.note_truth(id, got);
+        self.note_reference(id, got);
         let problem = if header.payload_len != expected.len() {
             format!("{} payload bytes, expected {}", header.payload_len, expected.len())
         } else if got != comparable {
@@ -273,6 +280,30 @@ impl<'a> Tally<'a> {
         }
     }
 
+    /// Ours may be as wrong as the bridge's: they are one decoder.
+    fn note_reference(&mut self, id: u32, got: &[u8]) {
+        let (Some(agreement), Some(reference)) =
+            (&mut self.report.reference_agreement, self.workload.reference(id))
+        else {
+            return;
+        };
+        if got == [reference] {
+            *agreement += 1;
+        } else {
+            self.unlike_reference.push(id);
+        }
+    }
+
+    fn check_reference(&mut self) {
+        let may = self.report.messages.div_ceil(SHOTS_PER_DIFFERENCE);
+        let differ = self.unlike_reference.len();
+        if let Some(first) = self.unlike_reference.first().filter(|_| differ > may as usize) {
+            self.reason(format!(
+                "{differ} shots were decoded to something else than predicted, message {first} first; {may} may"
+            ));
+        }
+    }
+
     fn complain(&mut self, problem: String) {
         if self.complaints.len() < SPELLED_OUT {
             self.complaints.push_back(problem);
@@ -282,6 +313,7 @@ impl<'a> Tally<'a> {
     /// The verdict.
     pub(super) fn finish(mut self) -> Report {
         self.check_truncation();
+        self.check_reference();
         let lost: Vec<u32> = (0..).zip(&self.seen).filter(|(_, seen)| !**seen).map(|(id, _)| id).collect();
         let mut report = self.report;
         report.lost = u32::try_from(lost.len()).unwrap_or(u32::MAX);

@@ -31,6 +31,13 @@ pub(crate) fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
 }
 
+/// The playback's options for the shots of distance 5, decoded there with this model.
+pub(crate) fn surface_code(dem: &Path) -> String {
+    let file = |extension: &str| data(&format!("surface_d5_r5.{extension}")).display().to_string();
+    let [dets, obs, pred] = ["dets.b8", "obs.b8", "pred.b8"].map(file);
+    format!("--dem {} --dets {dets} --obs {obs} --pred {pred} --spacing-us 0", dem.display())
+}
+
 /// The words of a command line.
 pub(crate) fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()

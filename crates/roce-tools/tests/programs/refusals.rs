@@ -118,6 +118,8 @@ fn data_files_that_are_missing_or_do_not_fit() {
         "120 detectors take 15 bytes a shot",
     );
     refuses(PLAYBACK, &line(&dem, &dets, &file("surface_d3_r3.dem")), 1, "512");
+    refuses(PLAYBACK, &format!("{} --pred /no/such.b8", line(&dem, &dets, &obs)), 1, "/no/such.b8");
+    refuses(PLAYBACK, &format!("{common} --pred {obs}"), 2, "--dem");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::{Fpga, Reach, bridge, data, playback, report};
+use crate::harness::{Fpga, Reach, bridge, data, playback, report, surface_code};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tempfile::tempdir;
@@ -70,9 +70,26 @@ fn forward_echoes_every_message() {
     every_shape_passes_in("--forward", "--forward");
 }
 
-fn surface_code() -> String {
-    let file = |extension: &str| data(&format!("surface_d5_r5.{extension}")).display().to_string();
-    format!("--dem {} --dets {} --obs {} --spacing-us 0", file("dem"), file("dets.b8"), file("obs.b8"))
+#[test]
+fn a_decoder_that_is_wrong_on_both_sides_is_found() {
+    // No error flips the observable: bridge and playback agree that it never does.
+    let model = fs::read_to_string(data("surface_d5_r5.dem")).expect("there");
+    let dir = tempdir().expect("a directory");
+    let dem = dir.path().join("blind.dem");
+    let blind = format!("{}\nlogical_observable L0\n", model.replace(" L0", ""));
+    fs::write(&dem, blind).expect("written");
+    let fpga = Fpga::start("");
+    let (_bridge, reach) = bridge(&fpga, &format!("--payload-size 15 --dem {}", dem.display()));
+    let (report, last) = fails(&fpga, reach, &surface_code(&dem));
+    assert_eq!((&report["matched"], &report["payload_errors"]), (&json!(512), &json!(0)));
+    let predictions = fs::read(data("surface_d5_r5.pred.b8")).expect("there");
+    let flips = predictions.iter().filter(|row| **row != 0).count();
+    assert_eq!(report["reference_agreement"], 512 - flips);
+    let first = predictions.iter().position(|row| *row != 0).expect("some flip");
+    let expected = format!(
+        "RESULT: FAIL ({flips} shots were decoded to something else than predicted, message {first} first; 1 may)"
+    );
+    assert_eq!(last, expected);
 }
 
 #[test]
@@ -83,11 +100,12 @@ fn the_decoder_answers_every_shot_in_both_modes() {
         let (_bridge, reach) = bridge(&fpga, &format!("{mode} --payload-size 15 --dem {}", dem.display()));
         // A run before it on the same bridge: the second workload finds everything in use.
         passes(&fpga, reach, "--num-messages 100 --spacing-us 0");
-        let report = passes(&fpga, reach, &surface_code());
+        let report = passes(&fpga, reach, &surface_code(&dem));
         assert_eq!((&report["messages"], &report["workload"]), (&json!(512), &json!("surface-code")));
         let errors = report["logical_errors"].as_u64().expect("a count");
         assert!((33..=35).contains(&errors), "{errors} logical errors");
         assert_eq!(report["agreement"], 512 - errors);
+        assert!(report["reference_agreement"].as_u64() >= Some(511), "{report}");
         report
     });
     for report in &mut reports {
@@ -135,7 +153,7 @@ fn lost_messages_are_named_exactly() {
 fn a_function_that_the_bridge_has_not_fails_at_once() {
     let fpga = Fpga::start("");
     let (_bridge, reach) = bridge(&fpga, "--payload-size 15");
-    let (report, last) = fails(&fpga, reach, &surface_code());
+    let (report, last) = fails(&fpga, reach, &surface_code(&data("surface_d5_r5.dem")));
     assert_eq!((&report["header_errors"], &report["lost"]), (&json!(512), &json!(0)));
     assert_eq!(last, "RESULT: FAIL (message 0: answered with unknown function (-1))");
 }
