@@ -10,41 +10,51 @@ use roce_ring::{Geometry, MemoryOptions, Ring};
 const CANARY: u8 = 0xC5;
 
 /// A block of registered memory: a ring of one slot, since a ring's bytes may be read while a peer writes them.
-pub(crate) struct Memory(Arc<Ring>);
+pub(crate) struct Memory {
+    ring: Arc<Ring>,
+    /// Who holds the bytes when no queue pair does.
+    holders: usize,
+}
 
 impl Memory {
     /// `len` bytes of canaries.
     pub(crate) fn new(len: u32) -> Self {
         let geometry = Geometry::new(1, len, len).expect("one slot");
-        let memory = Self(Ring::allocate(geometry, MemoryOptions::default()).expect("memory"));
+        let ring = Ring::allocate(geometry, MemoryOptions::default()).expect("memory");
+        let memory = Self { holders: Arc::strong_count(&ring.data()), ring };
         memory.wipe();
         memory
     }
 
     pub(crate) fn region(&self) -> Arc<dyn DmaRegion> {
-        self.0.data()
+        self.ring.data()
     }
 
     /// Nothing but canaries again.
     pub(crate) fn wipe(&self) {
-        self.set(0, &vec![CANARY; self.0.geometry().data_len()]);
+        self.set(0, &vec![CANARY; self.ring.geometry().data_len()]);
     }
 
     pub(crate) fn set(&self, offset: usize, bytes: &[u8]) {
-        self.0.slot(0).copy_from(offset, bytes);
+        self.ring.slot(0).copy_from(offset, bytes);
     }
 
     pub(crate) fn get(&self, offset: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        self.0.slot(0).copy_to(offset, &mut bytes);
+        self.ring.slot(0).copy_to(offset, &mut bytes);
         bytes
+    }
+
+    /// Asserts that no queue pair holds it any more.
+    pub(crate) fn assert_free(&self, what: &str) {
+        assert_eq!(Arc::strong_count(&self.region()), self.holders, "{what}: the region is still held");
     }
 
     /// Asserts that `bytes` lie at `offset`, and nothing but canaries elsewhere.
     pub(crate) fn assert_only(&self, what: &str, offset: usize, bytes: &[u8]) {
         assert!(self.get(offset, bytes.len()) == bytes, "{what}: other bytes than were sent");
         let end = offset + bytes.len();
-        for outside in [0..offset, end..self.0.geometry().data_len()] {
+        for outside in [0..offset, end..self.ring.geometry().data_len()] {
             self.assert_untouched(what, outside);
         }
     }
@@ -58,7 +68,7 @@ impl Memory {
 
     /// Asserts that nothing but canaries lie anywhere.
     pub(crate) fn assert_all_untouched(&self, what: &str) {
-        self.assert_untouched(what, 0..self.0.geometry().data_len());
+        self.assert_untouched(what, 0..self.ring.geometry().data_len());
     }
 }
 

@@ -1,6 +1,5 @@
 //! Queue pairs and their halves, given up at any time.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -16,10 +15,7 @@ const SEND: Verb = Verb::Send { imm: None };
 
 /// Asserts that no queue pair holds the regions any more.
 fn assert_free(regions: [&Memory; 2]) {
-    for memory in regions {
-        // The memory's own, and the one just asked for.
-        assert_eq!(Arc::strong_count(&memory.region()), 2, "the region is still held");
-    }
+    regions.iter().for_each(|memory| memory.assert_free("a queue pair that is gone"));
 }
 
 /// Asserts that new queue pairs on the link get their own messages and nothing else.
