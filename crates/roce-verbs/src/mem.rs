@@ -1,110 +1,57 @@
 //! Bytes of a registered region, as work requests name them.
 
-use std::fmt;
-use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use roce_core::{DmaRegion, PostError};
+use roce_core::{DmaRegion, Memory, OutOfBounds, PostError};
 
 use crate::sys::ibv_sge;
 
-const WORD: usize = size_of::<u64>();
-
 /// A registered region, with the address and key under which the device knows it.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Span {
-    base: NonNull<u8>,
-    len: usize,
+    memory: Memory,
     /// The address of the first byte in a work request: the region's own, or what it was registered with.
     origin: u64,
     lkey: u32,
-    region: Arc<dyn DmaRegion>,
-}
-
-// SAFETY: the pointer leads into `region`, which is Send and Sync and kept alive here; it is only read through
-// atomics.
-unsafe impl Send for Span {}
-// SAFETY: shared use makes only atomic reads of the region.
-unsafe impl Sync for Span {}
-
-impl fmt::Debug for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Span").field("len", &self.len).field("origin", &self.origin).finish_non_exhaustive()
-    }
 }
 
 impl Span {
     pub(crate) fn new(region: &Arc<dyn DmaRegion>, origin: u64, lkey: u32) -> Self {
-        Self { base: region.base(), len: region.len(), origin, lkey, region: Arc::clone(region) }
+        Self { memory: Memory::new(Arc::clone(region)), origin, lkey }
     }
 
     pub(crate) fn region(&self) -> &Arc<dyn DmaRegion> {
-        &self.region
+        self.memory.region()
     }
 
     /// `len` bytes at `offset`, by address and key.
     #[inline]
     pub(crate) fn sge(&self, offset: u64, len: u32) -> Result<ibv_sge, PostError> {
-        self.locate(offset, len)?;
-        Ok(ibv_sge { addr: self.origin + offset, length: len, lkey: self.lkey })
+        if self.memory.contains(offset, len as usize) {
+            Ok(ibv_sge { addr: self.origin + offset, length: len, lkey: self.lkey })
+        } else {
+            Err(PostError::OutOfRange { offset, len, region_len: self.memory.len() })
+        }
     }
 
-    /// Copies the bytes at `offset` to `out`, all of it. Whoever writes them meanwhile gives old or new bytes,
-    /// never undefined behaviour.
+    /// Copies the bytes at `offset` to `out`, all of it.
     #[inline]
     pub(crate) fn load(&self, offset: u64, out: &mut [u8]) -> Result<(), PostError> {
-        let len = u32::try_from(out.len()).unwrap_or(u32::MAX);
-        let from = self.locate(offset, len)?;
-        let head = from.align_offset(WORD).min(out.len());
-        let (edge, rest) = out.split_at_mut(head);
-        let (words, tail) = rest.as_chunks_mut::<WORD>();
-        let behind = from.wrapping_add(head + words.len() * WORD);
-        // SAFETY: `locate` found all these bytes inside the region, and `head` leads to the boundary of a word.
-        unsafe {
-            load_bytes(from, edge);
-            load_words(from.wrapping_add(head).cast(), words);
-            load_bytes(behind, tail);
-        }
-        Ok(())
-    }
-
-    /// The address of `len` bytes at `offset`, where they lie in the region.
-    #[inline]
-    fn locate(&self, offset: u64, len: u32) -> Result<*mut u8, PostError> {
-        let inside = offset.checked_add(u64::from(len)).is_some_and(|end| end <= self.len as u64);
-        match usize::try_from(offset) {
-            // SAFETY: offset <= end <= len, so the address is in the region or just behind it.
-            Ok(at) if inside => Ok(unsafe { self.base.as_ptr().add(at) }),
-            _ => Err(PostError::OutOfRange { offset, len, region_len: self.len }),
-        }
+        self.memory.load(offset, out).map_err(out_of_range)
     }
 }
 
-/// # Safety
-///
-/// The bytes at `from`, as many as `out` has, lie in a region.
-unsafe fn load_bytes(from: *mut u8, out: &mut [u8]) {
-    for (i, byte) in out.iter_mut().enumerate() {
-        // SAFETY: the caller's promise covers byte `i`, which has no alignment to keep.
-        *byte = unsafe { AtomicU8::from_ptr(from.wrapping_add(i)) }.load(Ordering::Relaxed);
-    }
-}
-
-/// # Safety
-///
-/// The words at `from`, as many as `out` has, are aligned and lie in a region.
-unsafe fn load_words(from: *mut u64, out: &mut [[u8; WORD]]) {
-    for (i, word) in out.iter_mut().enumerate() {
-        // SAFETY: the caller's promise covers word `i`.
-        *word = unsafe { AtomicU64::from_ptr(from.wrapping_add(i)) }.load(Ordering::Relaxed).to_ne_bytes();
-    }
+#[cold]
+fn out_of_range(refused: OutOfBounds) -> PostError {
+    let len = u32::try_from(refused.len).unwrap_or(u32::MAX);
+    PostError::OutOfRange { offset: refused.offset, len, region_len: refused.memory_len }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use std::cell::UnsafeCell;
+    use std::ptr::NonNull;
 
     /// 256 bytes, each its own index, at the start of a page.
     pub(crate) struct Block(Box<Page>);
@@ -133,15 +80,11 @@ pub(crate) mod tests {
     unsafe impl Sync for Block {}
 
     #[test]
-    fn every_offset_and_length() {
-        let span = Span::new(&Block::region(), 0, 1);
-        for offset in 0..24u8 {
-            for len in 0..40u8 {
-                let mut out = vec![0; usize::from(len)];
-                span.load(u64::from(offset), &mut out).expect("inside");
-                assert_eq!(out, (offset..offset + len).collect::<Vec<u8>>());
-            }
-        }
+    fn bytes_count_from_the_start_whatever_the_origin() {
+        let span = Span::new(&Block::region(), 0x1000, 1);
+        let mut out = [0; 5];
+        span.load(3, &mut out).expect("inside");
+        assert_eq!(out, [3, 4, 5, 6, 7]);
     }
 
     #[test]
@@ -161,6 +104,7 @@ pub(crate) mod tests {
             let refused = span.sge(offset, len).err().map(|e| e.to_string());
             assert!(refused.is_some_and(|text| text.contains("256 bytes")), "{offset} {len}");
         }
-        assert!(span.load(250, &mut [0; 7]).is_err());
+        let refused = span.load(250, &mut [0; 7]);
+        assert!(matches!(refused, Err(PostError::OutOfRange { offset: 250, len: 7, region_len: 256 })));
     }
 }
