@@ -31,10 +31,11 @@ checks every answer. Exit code: 0 all right, 1 not, 2 bad options. Numbers are d
   --num-pages N              slots of each ring, a power of two (128)
   --timeout SECONDS          for the whole run, the build apart (120)
   --no-verify                do not look into the answers
-  --drop-rate P              each side drops a packet with probability P
+  --drop-rate P              each side drops a packet with probability P; each loss takes 2 s to be noticed
   --seed N                   of the droppings (0)
   --pcap FILE                what the bridge sends and receives, for Wireshark
-  --json FILE|-              the report; with - nothing else goes to stdout
+  --json FILE|-              the report; with - nothing else goes to stdout. Its lost_ids are by workload, as in
+                             {\"increment\": [7, 41], \"surface-code\": []}
   --bridge-ip IP             (soft: 127.0.0.1; a device: its first address)
   --emulator-ip IP           (soft: 127.0.0.2; a device: its first address that is not the bridge's)
   --bridge-netns NAME        run the bridge in that network namespace

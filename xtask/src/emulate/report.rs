@@ -1,9 +1,9 @@
 //! From the reports of the three processes to one report and one verdict.
 
 use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::options::{Options, Workload};
+use super::options::{Mode, Options, Workload};
 use crate::table;
 
 /// What a run left behind.
@@ -23,6 +23,8 @@ pub(super) struct Evidence {
 #[derive(Debug)]
 pub(super) struct Report(Value);
 
+/// Decoders may differ where two matchings weigh the same: in one shot of so many, rounded up.
+const SHOTS_PER_DIFFERENCE: u64 = 512;
 /// Counts that each of the playback tool's reports must have.
 const COUNTS: [&str; 6] = ["messages", "responses", "matched", "payload_errors", "header_errors", "lost"];
 
@@ -33,7 +35,7 @@ impl Report {
         let Evidence { runs, bridge, emulator, mut reasons } = evidence;
         for workload in &options.workloads {
             match runs.iter().find(|run| run["workload"] == workload.name()) {
-                Some(run) => reasons.extend(judge(run, options.verify)),
+                Some(run) => reasons.extend(judge(run, *workload, options)),
                 None if reasons.is_empty() => reasons.push(format!("{}: no report", workload.name())),
                 None => {}
             }
@@ -46,10 +48,12 @@ impl Report {
         for count in COUNTS {
             report[count] = sum(&runs, count).into();
         }
-        report["lost_ids"] = runs.iter().flat_map(lost_ids).cloned().collect();
+        let by_workload = |run: &Value| Some((run["workload"].as_str()?.to_owned(), run["lost_ids"].clone()));
+        report["lost_ids"] = runs.iter().filter_map(by_workload).collect::<Map<_, _>>().into();
+        report["late"] = emulator.as_ref().map_or(Value::Null, |emulator| emulator["late"].clone());
         report["overruns"] =
             bridge.as_ref().map_or(Value::Null, |bridge| bridge["stats"]["overruns"].clone());
-        for only_of_one in ["logical_errors", "agreement"] {
+        for only_of_one in ["logical_errors", "agreement", "reference_agreement"] {
             let found = runs.iter().map(|run| &run[only_of_one]).find(|value| !value.is_null());
             report[only_of_one] = found.cloned().unwrap_or(Value::Null);
         }
@@ -125,6 +129,12 @@ impl Report {
             let name = run["workload"].as_str().unwrap_or("?");
             text += &format!("lost of {name}: {}\n", ranges(&ids, run["lost"].as_u64().unwrap_or(0)));
         }
+        if self.0["late"].as_u64() > Some(0) {
+            text += &format!(
+                "late: {} answers came when nothing waited for them; their messages count as lost\n",
+                self.0["late"]
+            );
+        }
         for reason in self.reasons() {
             text += &format!("FAILED: {reason}\n");
         }
@@ -137,7 +147,7 @@ impl Report {
 }
 
 /// Why a run of the playback tool is not good; empty when it is.
-fn judge(run: &Value, verify: bool) -> Vec<String> {
+fn judge(run: &Value, workload: Workload, options: &Options) -> Vec<String> {
     let name = run["workload"].as_str().unwrap_or("?");
     let mut reasons = Vec::new();
     if run["verdict"] != "PASS" {
@@ -152,13 +162,19 @@ fn judge(run: &Value, verify: bool) -> Vec<String> {
     let Some(messages) = count("messages").filter(|messages| *messages > 0) else {
         return vec![format!("{name}: passed without a message")];
     };
-    let must_be_all: &[&str] = if verify { &["responses", "matched"] } else { &["responses"] };
+    let must_be_all: &[&str] = if options.verify { &["responses", "matched"] } else { &["responses"] };
     let must_be_none = ["payload_errors", "header_errors", "lost"];
     for key in must_be_all.iter().filter(|key| count(key) != Some(messages)) {
         reasons.push(format!("{name}: passed with {key} {} of {messages}", run[*key]));
     }
     for key in must_be_none.iter().filter(|key| count(key) != Some(0)) {
         reasons.push(format!("{name}: passed with {key} {}", run[*key]));
+    }
+    let decodes = workload == Workload::SurfaceCode && options.mode != Mode::Forward;
+    let enough = messages - messages.div_ceil(SHOTS_PER_DIFFERENCE);
+    if decodes && options.verify && count("reference_agreement") < Some(enough) {
+        let agreement = &run["reference_agreement"];
+        reasons.push(format!("{name}: passed with reference_agreement {agreement} of {messages}"));
     }
     reasons
 }
@@ -244,12 +260,14 @@ mod tests {
         let mut run = good("surface-code", 512);
         run["logical_errors"] = 34.into();
         run["agreement"] = 478.into();
+        run["reference_agreement"] = 511.into();
         run
     }
 
     fn report(runs: Vec<Value>) -> Report {
         let bridge = Some(json!({ "stats": { "overruns": 3 } }));
-        Report::new(&Options::default(), "soft", Evidence { runs, bridge, ..Evidence::default() })
+        let emulator = Some(json!({ "late": 2 }));
+        Report::new(&Options::default(), "soft", Evidence { runs, bridge, emulator, ..Evidence::default() })
     }
 
     #[test]
@@ -264,7 +282,8 @@ mod tests {
             assert_eq!(json[key], 612, "{key}");
         }
         assert_eq!(json["lost"], 0);
-        assert_eq!(json["overruns"], 3);
+        assert_eq!((&json["overruns"], &json["late"]), (&3.into(), &2.into()));
+        assert_eq!(json["reference_agreement"], 511);
         assert_eq!((json["logical_errors"].as_u64(), json["agreement"].as_u64()), (Some(34), Some(478)));
         let rtt = json!({ "min": 100_000, "p50": 1_024_000, "p99": 1_536_000, "max": 2_048_000 });
         assert_eq!(json["rtt_ns"], rtt);
@@ -283,7 +302,8 @@ mod tests {
         let report = report(vec![lossy, surface()]);
         assert!(!report.passed());
         assert_eq!(report.result_line(), "RESULT: FAIL (lost 3)");
-        assert_eq!(report.json()["lost_ids"], json!([7, 41, 99]));
+        assert_eq!(report.json()["lost_ids"], json!({ "increment": [7, 41, 99], "surface-code": [] }));
+        assert!(report.for_people().contains("late: 2 answers came"), "{}", report.for_people());
         assert!(report.for_people().contains("lost of increment: 7, 41, 99\n"), "{}", report.for_people());
     }
 
@@ -313,6 +333,28 @@ mod tests {
             run[key] = value.clone();
             let report = report(vec![run, surface()]);
             assert!(!report.passed(), "{key} {value}");
+        }
+    }
+
+    #[test]
+    fn a_decoder_unlike_the_reference_is_not_believed() {
+        for (agreement, passes) in
+            [(json!(512), true), (json!(511), true), (json!(510), false), (Value::Null, false)]
+        {
+            let mut run = surface();
+            run["reference_agreement"] = agreement.clone();
+            let report = report(vec![good("increment", 100), run]);
+            assert_eq!(report.passed(), passes, "{agreement}: {}", report.result_line());
+        }
+        let mut run = surface();
+        run["reference_agreement"] = Value::Null;
+        let runs = vec![good("increment", 100), run];
+        for options in [
+            Options { mode: Mode::Forward, ..Options::default() },
+            Options { verify: false, ..Options::default() },
+        ] {
+            let evidence = Evidence { runs: runs.clone(), ..Evidence::default() };
+            assert!(Report::new(&options, "soft", evidence).passed());
         }
     }
 

@@ -460,17 +460,12 @@ mod tests {
     #[test]
     fn a_silent_process_is_not_waited_for_beyond_the_timeout() {
         let mut stage = Stage::new();
-        stage.options.timeout = Duration::from_millis(300);
         let silent = "echo 'QP Number: 0x11'; while :; do sleep 0.02; done";
-        stage.fails(
-            silent,
-            BRIDGE,
-            PLAYBACK,
-            &["the emulator did not say how it is reached", "QP Number: 0x11"],
-        );
-        let stuck = "while :; do sleep 0.02; done";
-        stage.options.timeout = Duration::from_secs(1);
-        stage.fails(EMULATOR, BRIDGE, stuck, &["increment was not finished after 1 s"]);
+        stage.options.timeout = Duration::from_millis(300);
+        stage.fails(silent, BRIDGE, PLAYBACK, &["the emulator did not say how it is reached"]);
+        // Emulator and bridge must be up by then, on a busy machine too.
+        stage.options.timeout = Duration::from_secs(10);
+        stage.fails(EMULATOR, BRIDGE, silent, &["increment was not finished after 10 s"]);
     }
 
     #[test]

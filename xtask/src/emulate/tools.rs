@@ -50,6 +50,8 @@ pub(super) struct SurfaceCode {
     dets: PathBuf,
     /// The true flips of the observables, one row a shot.
     obs: PathBuf,
+    /// What another decoder predicts, one row a shot.
+    pred: PathBuf,
 }
 
 impl SurfaceCode {
@@ -60,16 +62,18 @@ impl SurfaceCode {
     pub(super) fn below(root: &Path) -> Result<Self> {
         let dir = root.join("crates/roce-tools/tests/data");
         let file = |extension: &str| dir.join(format!("surface_d5_r5.{extension}"));
-        let files = Self { dem: file("dem"), dets: file("dets.b8"), obs: file("obs.b8") };
-        for path in [&files.dem, &files.dets, &files.obs] {
+        let files =
+            Self { dem: file("dem"), dets: file("dets.b8"), obs: file("obs.b8"), pred: file("pred.b8") };
+        for path in [&files.dem, &files.dets, &files.obs, &files.pred] {
             ensure!(path.is_file(), "{} is missing; `git checkout` brings it back", path.display());
         }
         Ok(files)
     }
 }
 
-/// Milliseconds that the emulator waits for an answer when answers are dropped on purpose.
-const LOSSY_RESPONSE_MS: &str = "1000";
+/// Milliseconds that the emulator waits for an answer when answers are dropped on purpose. One that comes later even so
+/// is counted as late beside the losses.
+const LOSSY_RESPONSE_MS: &str = "2000";
 
 pub(super) fn emulator(options: &Options, link: &Link, end: &End, report: &Path) -> Vec<OsString> {
     let mut args = Args(end.arguments());
@@ -146,7 +150,8 @@ pub(super) fn playback(
             .value("--num-messages", options.num_messages.to_string())
             .value("--payload-size", options.payload_size.to_string()),
         Workload::SurfaceCode => {
-            args.value("--dem", &code.dem).value("--dets", &code.dets).value("--obs", &code.obs)
+            args.value("--dem", &code.dem).value("--dets", &code.dets);
+            args.value("--obs", &code.obs).value("--pred", &code.pred)
         }
     };
     args.0
@@ -188,7 +193,7 @@ mod tests {
     use crate::emulate::options::Faults;
 
     fn code() -> SurfaceCode {
-        SurfaceCode { dem: "d".into(), dets: "e".into(), obs: "o".into() }
+        SurfaceCode { dem: "d".into(), dets: "e".into(), obs: "o".into(), pred: "p".into() }
     }
 
     fn link() -> Link {
@@ -220,7 +225,7 @@ mod tests {
         );
         assert_eq!(
             line(&playback(&options, &link(), Workload::SurfaceCode, &code(), &end, 120, Path::new("r"))),
-            format!("{common} --dem d --dets e --obs o")
+            format!("{common} --dem d --dets e --obs o --pred p")
         );
     }
 
@@ -269,7 +274,7 @@ mod tests {
         let bridge = line(&bridge(&options, &link(), &code(), 1, Path::new("r")));
         assert!(bridge.ends_with("--forward --drop-rate 0.02 --seed 0 --pcap p"), "{bridge}");
         let emulator = line(&emulator(&options, &link(), &End::soft([127, 0, 0, 2].into()), Path::new("r")));
-        let end = "--forward --drop-rate 0.02 --seed 18446744073709551615 --response-timeout-ms 1000";
+        let end = "--forward --drop-rate 0.02 --seed 18446744073709551615 --response-timeout-ms 2000";
         assert!(emulator.ends_with(end), "{emulator}");
     }
 
