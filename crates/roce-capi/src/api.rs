@@ -3,15 +3,15 @@
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use roce_ffi::{BadHandle, Favourite, report, text, wall, warnings_to_stderr};
+use roce_ffi::{report, text, wall, warnings_to_stderr};
 use roce_ring::Ring;
 
 use crate::dispatch::{Callback, Dispatch};
-use crate::engine::{Failed, Port};
 use crate::error::Refusal;
 use crate::instance::{Handle, Instance, TRANSCEIVERS, Up};
+use crate::port;
 use crate::settings::{Arguments, Peer, Settings};
 
 /// `cpu_roce_tx_mode_t`, in which C may put any number.
@@ -83,10 +83,13 @@ export! {
     };
 
     /// Unified mode: the next request.
-    fn cpu_roce_rx_poll(handle: Handle, out_slot: *mut u32) -> c_int, or 0 => rx_poll;
+    fn cpu_roce_rx_poll(handle: Handle, out_slot: *mut u32) -> c_int, or 0
+        // SAFETY: the caller of the C function vouches for its pointer.
+        => |_, h, out| unsafe { port::rx_poll(h, out) };
 
     /// Unified mode: sends a slot.
-    fn cpu_roce_tx_publish(handle: Handle, slot: u32) -> c_int, or 0 => tx_publish;
+    fn cpu_roce_tx_publish(handle: Handle, slot: u32) -> c_int, or 0
+        => |_, h, slot| port::tx_publish(h, slot);
 
     /// The address to send from.
     fn cpu_roce_set_local_ip(handle: Handle, local_ip: *const c_char), or () => set_local_ip;
@@ -221,84 +224,6 @@ fn set_unified_dispatch(call: &str, handle: Handle, function: Option<Dispatch>, 
     // SAFETY: the header asks the caller of the C function for what `Callback::new` asks.
     let callback = function.map(|function| unsafe { Callback::new(function, ctx) });
     on(call, handle, |t| t.set_callback(callback));
-}
-
-#[inline]
-fn rx_poll(call: &str, handle: Handle, out_slot: *mut u32) -> c_int {
-    if out_slot.is_null() {
-        refuse_poll(call, handle, Refusal::Null("out_slot"));
-        return 0;
-    }
-    match drive(call, handle, |port| port.rx_poll()) {
-        Some(Some(slot)) => {
-            // SAFETY: not NULL, and the caller of the C function vouches for the rest.
-            unsafe { out_slot.write(slot) };
-            1
-        }
-        _ => 0,
-    }
-}
-
-#[inline]
-fn tx_publish(call: &str, handle: Handle, slot: u32) -> c_int {
-    drive(call, handle, |port| port.tx_publish(slot)).map_or(0, |()| 1)
-}
-
-/// Runs `f` on the port of a handle; `None` where it is refused.
-#[inline]
-fn drive<R>(call: &str, handle: Handle, f: impl Fn(&mut dyn Port) -> Result<R, Failed>) -> Option<R> {
-    let mut favourite = TRANSCEIVERS.favourite(handle);
-    let Some(port) = favourite.as_mut().and_then(Favourite::port) else {
-        drop(favourite);
-        return drive_slowly(call, handle, f);
-    };
-    let result = f(port.as_mut());
-    drop(favourite);
-    result.map_err(|Failed| failed(call, handle)).ok()
-}
-
-/// For a thread that does not use the port all the time, and for the first use, which brings it.
-#[cold]
-#[inline(never)]
-fn drive_slowly<R>(call: &str, handle: Handle, f: impl Fn(&mut dyn Port) -> Result<R, Failed>) -> Option<R> {
-    let run = || TRANSCEIVERS.port(handle, |port| f(port.as_mut()));
-    let attach = || TRANSCEIVERS.get(handle).map_err(Refusal::from).and_then(|t| t.attach_port(handle));
-    let result = match run() {
-        Some(result) => result,
-        // Between the two another thread may close.
-        None => match attach() {
-            Ok(()) => run().unwrap_or(Err(Failed)),
-            Err(why) => {
-                refuse_poll(call, handle, why);
-                return None;
-            }
-        },
-    };
-    result.map_err(|Failed| failed(call, handle)).ok()
-}
-
-#[cold]
-#[inline(never)]
-fn failed(call: &str, handle: Handle) {
-    let error = TRANSCEIVERS.port(handle, |port| port.error());
-    refuse_poll(call, handle, error.unwrap_or(roce_transport::Error::Closed).into());
-}
-
-/// Reports a refusal of a call that a thread may repeat without end: the same one once.
-#[cold]
-#[inline(never)]
-fn refuse_poll(call: &str, handle: Handle, why: Refusal) {
-    static TOLD: Mutex<Option<BadHandle>> = Mutex::new(None);
-    match TRANSCEIVERS.get(handle) {
-        Ok(t) => t.tell_once(call, why),
-        Err(bad) => {
-            let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-            if *told != Some(bad) {
-                report(call, bad);
-                *told = Some(bad);
-            }
-        }
-    }
 }
 
 /// Runs `f` on the object of a handle. A refusal is reported, kept, and `None`.

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use roce_ring::Ring;
 use roce_transport::{Backoff, Error, SpinPolicy};
 
-use crate::engine::{Failed, Port};
+use crate::engine::Failed;
 use crate::error::Refusal;
+use crate::port::AnyPort;
 
 /// `size_t fn(void *ctx, const void *rx_slot, void *tx_slot, size_t slot_size)`: reads a request and writes the
 /// answer, both of at most `slot_size` bytes; returns the answer's bytes, 0 for none.
@@ -55,7 +56,7 @@ impl fmt::Debug for Callback {
 
 /// The loop that calls the callback.
 pub(crate) struct Server<'a, F> {
-    pub(crate) port: Box<dyn Port>,
+    pub(crate) port: AnyPort,
     pub(crate) rx: &'a Ring,
     pub(crate) tx: &'a Ring,
     pub(crate) callback: Callback,
@@ -74,7 +75,7 @@ impl<F: FnMut(Refusal)> Server<'_, F> {
                 Err(Failed) => break,
             }
         }
-        match self.port.error() {
+        match self.port.get().error() {
             Error::Closed => Ok(()),
             error => Err(error),
         }
@@ -82,12 +83,12 @@ impl<F: FnMut(Refusal)> Server<'_, F> {
 
     /// Whether there was a request.
     fn step(&mut self) -> Result<bool, Failed> {
-        let Some(slot) = self.port.rx_poll()? else { return Ok(false) };
+        let Some(slot) = self.port.get().rx_poll()? else { return Ok(false) };
         let slot_size = self.tx.geometry().page_size();
         let answer = self.callback.call(self.rx, self.tx, slot);
         match u32::try_from(answer) {
             Ok(0) => {}
-            Ok(len) if len <= slot_size => self.port.tx_publish_len(slot, len)?,
+            Ok(len) if len <= slot_size => self.port.get().tx_publish_len(slot, len)?,
             _ => (self.complain)(Refusal::AnswerTooLong { len: answer, slot_size }),
         }
         Ok(true)

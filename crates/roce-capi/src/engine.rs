@@ -6,6 +6,8 @@ use roce_core::{Device, LocalEndpoint, PeerEndpoint, UcQp};
 use roce_ring::Ring;
 use roce_transport::{Error, State, Stats, Transceiver, Unified};
 
+use crate::port::AnyPort;
+
 /// [`Transceiver`], without its link in the type.
 pub(crate) trait Engine: Send + Sync {
     fn setup(&self) -> Result<LocalEndpoint, Error>;
@@ -17,10 +19,10 @@ pub(crate) trait Engine: Send + Sync {
     fn stats(&self) -> Stats;
     /// RX and TX; from set-up to close.
     fn rings(&self) -> Option<(Arc<Ring>, Arc<Ring>)>;
-    fn take_port(&self) -> Option<Box<dyn Port>>;
+    fn take_port(&self) -> Option<AnyPort>;
 }
 
-/// [`Unified`], without its link in the type. Results fit registers; [`error`](Self::error) has the reason.
+/// [`Unified`], without its link in the type. [`error`](Self::error) has the reason of a failure.
 pub(crate) trait Port: Send {
     fn rx_poll(&mut self) -> Result<Option<u32>, Failed>;
     fn tx_publish(&mut self, slot: u32) -> Result<(), Failed>;
@@ -34,7 +36,7 @@ pub(crate) trait Port: Send {
 pub(crate) struct Failed;
 
 /// A [`Unified`], and how it failed.
-struct UnifiedPort<Q: UcQp> {
+pub(crate) struct UnifiedPort<Q: UcQp> {
     unified: Unified<Q>,
     error: Option<Error>,
 }
@@ -72,13 +74,14 @@ impl<D: Device + 'static> Engine for Transceiver<D> {
         self.rx_ring().zip(self.tx_ring())
     }
 
-    fn take_port(&self) -> Option<Box<dyn Port>> {
-        Some(Box::new(UnifiedPort { unified: self.take_unified()?, error: None }))
+    fn take_port(&self) -> Option<AnyPort> {
+        Some(AnyPort::new(UnifiedPort { unified: self.take_unified()?, error: None }))
     }
 }
 
 impl<Q: UcQp> UnifiedPort<Q> {
     #[cold]
+    #[inline(never)]
     fn fail(&mut self, error: Error) -> Failed {
         self.error = Some(error);
         Failed
@@ -86,10 +89,12 @@ impl<Q: UcQp> UnifiedPort<Q> {
 }
 
 impl<Q: UcQp> Port for UnifiedPort<Q> {
+    #[inline(always)] // into the entries
     fn rx_poll(&mut self) -> Result<Option<u32>, Failed> {
         self.unified.rx_poll().map_err(|e| self.fail(e))
     }
 
+    #[inline(always)] // into the entries
     fn tx_publish(&mut self, slot: u32) -> Result<(), Failed> {
         self.unified.tx_publish(slot).map_err(|e| self.fail(e))
     }

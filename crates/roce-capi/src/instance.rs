@@ -10,15 +10,16 @@ use roce_ring::{Geometry, Ring};
 use roce_transport::{Config, ConfigBuilder, Mode, State, Stats, Transceiver};
 
 use crate::dispatch::{Callback, Server, Serving};
-use crate::engine::{Engine, Port};
+use crate::engine::Engine;
 use crate::error::Refusal;
+use crate::port::{AnyPort, Entries};
 use crate::settings::{Peer, Settings};
 
 /// `cpu_roce_transceiver_t`: never dereferenced.
 pub type Handle = *mut c_void;
 
 /// All transceivers of the process.
-pub(crate) static TRANSCEIVERS: Handles<Instance, Box<dyn Port>> = Handles::new(0xC0DE);
+pub(crate) static TRANSCEIVERS: Handles<Instance, AnyPort, Entries> = Handles::new(0xC0DE);
 
 type MakeEngine = Box<dyn Fn(Config) -> Arc<dyn Engine> + Send + Sync>;
 
@@ -58,6 +59,17 @@ pub(crate) struct Up {
     pub(crate) endpoint: LocalEndpoint,
     pub(crate) rx: Arc<Ring>,
     pub(crate) tx: Arc<Ring>,
+}
+
+impl Up {
+    /// Whether there is a port now.
+    fn attach_port(&self, handle: Handle) -> bool {
+        TRANSCEIVERS.attach(handle, || {
+            let port = self.engine.take_port()?;
+            let entries = port.entries();
+            Some((port, entries))
+        })
+    }
 }
 
 impl Instance {
@@ -164,7 +176,7 @@ impl Instance {
         let callback = lock(&self.callback).ok_or(Refusal::NoCallback)?;
         let _running = Running::begin(&self.is_dispatching).ok_or(Refusal::Monitored)?;
         // A thread that polled before may have the port.
-        TRANSCEIVERS.attach(handle, || up.engine.take_port());
+        up.attach_port(handle);
         let port = TRANSCEIVERS.detach(handle).ok_or_else(|| self.gone(up))?;
         let _serving = Serving::begin(self);
         let complain = |why| self.tell_once("cpu_roce_blocking_monitor", why);
@@ -179,8 +191,7 @@ impl Instance {
         if self.is_dispatching.load(Ordering::Acquire) {
             return Err(Refusal::Monitored);
         }
-        let is_there = TRANSCEIVERS.attach(handle, || up.engine.take_port());
-        if is_there { Ok(()) } else { Err(self.gone(up)) }
+        if up.attach_port(handle) { Ok(()) } else { Err(self.gone(up)) }
     }
 
     /// From any thread. Returns when all has ended, unless a callback calls it.

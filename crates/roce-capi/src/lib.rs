@@ -21,6 +21,8 @@ mod error;
 mod ext;
 mod instance;
 mod options;
+#[allow(unsafe_code)]
+mod port;
 mod settings;
 
 pub use api::*;

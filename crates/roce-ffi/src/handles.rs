@@ -1,8 +1,13 @@
 //! Handles for C: numbers in a pointer's clothes, looked up and never dereferenced.
+//!
+//! A call on the message path should cost one frame of the stack, whatever the type of what it drives. So a place in
+//! the table also has *entries*: functions that were made for the type of the port in it. They are read without any
+//! protection, may be those of a port that has just gone, and find that out themselves.
 
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam_utils::CachePadded;
@@ -19,7 +24,8 @@ const TAG_SHIFT: u32 = 48;
 const GENERATION_SHIFT: u32 = 16;
 const PLACE_MASK: usize = 0xFFFF;
 
-const _: () = assert!(CAPACITY <= PLACE_MASK + 1 && (PLACE_MASK + 1).is_multiple_of(CAPACITY) && usize::BITS == 64);
+const _: () =
+    assert!(CAPACITY <= PLACE_MASK + 1 && (PLACE_MASK + 1).is_multiple_of(CAPACITY) && usize::BITS == 64);
 
 /// A handle that stands for nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -35,16 +41,19 @@ pub enum BadHandle {
     Stale(usize),
 }
 
-/// A table of objects `T` that C programs know by handle, each with a place for a port `P` that one thread drives.
+/// A table of objects `T` that C programs know by handle, each with a place for a port `P` that one thread drives,
+/// and entries `E` that go with the type of the port.
 ///
 /// No handle is given out twice.
-pub struct Handles<T, P> {
+pub struct Handles<T, P, E: 'static = ()> {
     tag: u16,
-    places: [CachePadded<Place<T, P>>; CAPACITY],
+    places: [CachePadded<Place<T, P, E>>; CAPACITY],
 }
 
-struct Place<T, P> {
+struct Place<T, P, E: 'static> {
     port: Biased<Port<P>>,
+    /// NULL, or a `&'static E`.
+    entries: AtomicPtr<E>,
     object: Mutex<Object<T>>,
 }
 
@@ -62,7 +71,7 @@ struct Object<T> {
     object: Option<Arc<T>>,
 }
 
-impl<T, P> Handles<T, P> {
+impl<T, P, E: Sync> Handles<T, P, E> {
     /// An empty table. `tag` tells its handles from those of others.
     ///
     /// # Panics
@@ -122,20 +131,33 @@ impl<T, P> Handles<T, P> {
         if inside.handle == handle.addr() { Some(Favourite(inside)) } else { None }
     }
 
+    /// The entries that came with the last port of the handle's place: functions to be tried with the handle.
+    #[inline]
+    pub fn entries(&self, handle: *mut c_void) -> Option<&'static E> {
+        let entries = self.place_of_port(handle).entries.load(Ordering::Acquire); // pairs with `attach`
+        // SAFETY: NULL, or from the `&'static E` that `attach` was given; nothing else is stored there.
+        unsafe { entries.as_ref() }
+    }
+
     /// Whatever the handle is, only that of this very place is equal to the one kept there.
     #[inline]
-    fn place_of_port(&self, handle: *mut c_void) -> &Place<T, P> {
+    fn place_of_port(&self, handle: *mut c_void) -> &Place<T, P, E> {
         &self.places[handle.addr() % CAPACITY]
     }
 
-    /// Gives the handle a port, unless it has one. Whether it has one now.
-    pub fn attach(&self, handle: *mut c_void, make: impl FnOnce() -> Option<P>) -> bool {
+    /// Gives the handle a port and its entries, unless it has a port. Whether it has one now.
+    pub fn attach(&self, handle: *mut c_void, make: impl FnOnce() -> Option<(P, &'static E)>) -> bool {
         let Some(place) = self.place(handle.addr()) else { return false };
         place.port.with_lock(|p| {
             if p.handle != handle.addr() {
                 return false;
             }
-            p.port = p.port.take().or_else(make);
+            if p.port.is_none()
+                && let Some((port, entries)) = make()
+            {
+                p.port = Some(port);
+                place.entries.store(ptr::from_ref(entries).cast_mut(), Ordering::Release); // pairs with `entries`
+            }
             p.port.is_some()
         })
     }
@@ -162,7 +184,7 @@ impl<T, P> Handles<T, P> {
         if generation < newest { Err(BadHandle::Stale(value)) } else { Ok(entry) }
     }
 
-    fn place(&self, handle: usize) -> Option<&Place<T, P>> {
+    fn place(&self, handle: usize) -> Option<&Place<T, P, E>> {
         if handle >> TAG_SHIFT != self.tag as usize {
             return None;
         }
@@ -186,10 +208,11 @@ impl<P> Favourite<'_, P> {
     }
 }
 
-impl<T, P> Place<T, P> {
+impl<T, P, E> Place<T, P, E> {
     const fn new() -> Self {
         Self {
             port: Biased::new(Port { handle: 0, port: None }),
+            entries: AtomicPtr::new(ptr::null_mut()),
             object: Mutex::new(Object { generation: 0, object: None }),
         }
     }
@@ -199,7 +222,7 @@ impl<T, P> Place<T, P> {
     }
 }
 
-impl<T, P> fmt::Debug for Handles<T, P> {
+impl<T, P, E> fmt::Debug for Handles<T, P, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handles").field("tag", &self.tag).finish_non_exhaustive()
     }
@@ -255,20 +278,31 @@ mod tests {
     }
 
     #[test]
+    fn entries_come_with_the_port_and_may_outlive_it() {
+        static ONE: u32 = 1;
+        let table: Box<Handles<(), u32, u32>> = Box::new(Handles::new(0xC0DE));
+        let handle = table.insert(()).expect("room");
+        assert_eq!(table.entries(handle), None);
+        assert!(table.attach(handle, || Some((7, &ONE))));
+        assert_eq!(table.entries(handle), Some(&1));
+        assert!(table.detach(handle).is_some() && table.entries(handle) == Some(&1));
+    }
+
+    #[test]
     fn a_port_belongs_to_its_handle_alone() {
         let table = table();
         let first = table.insert("a".into()).expect("room");
         assert_eq!(table.port(first, |p| *p), None);
-        assert!(table.attach(first, || Some(1)));
+        assert!(table.attach(first, || Some((1, &()))));
         assert!(table.attach(first, || unreachable!("it has one")));
         assert_eq!(table.port(first, |p| std::mem::replace(p, 2)), Some(1));
         table.remove(first).expect("live");
         assert_eq!(table.port(first, |p| *p), None);
-        assert!(!table.attach(first, || Some(3)), "a stale handle gets none");
+        assert!(!table.attach(first, || Some((3, &()))), "a stale handle gets none");
         let second = table.insert("b".into()).expect("room");
         assert_eq!(table.port(second, |p| *p), None);
         assert!(!table.attach(second, || None));
-        assert!(table.attach(second, || Some(4)));
+        assert!(table.attach(second, || Some((4, &()))));
         assert_eq!((table.detach(first), table.detach(second), table.detach(second)), (None, Some(4), None));
     }
 }

@@ -16,6 +16,7 @@
 mod barrier;
 #[allow(unsafe_code)]
 mod biased;
+#[allow(unsafe_code)]
 mod handles;
 mod log;
 mod report;

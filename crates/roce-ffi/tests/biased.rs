@@ -22,30 +22,44 @@ impl Pair {
     }
 }
 
+/// Ends the other threads of a test, also when this one panics.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
-fn a_favourite_and_its_disturbers_never_meet() {
+fn a_favourite_and_its_disturber_never_meet() {
+    const DISTURBANCES: u64 = 4_000;
+    /// Enough calls in a row to be favoured again.
+    const CALLS: u64 = 40;
     let gate = Biased::new(Pair::default());
-    let done = AtomicBool::new(false);
-    let disturbances = AtomicU64::new(0);
+    let (is_over, calls) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         scope.spawn(|| {
-            // Until it was disturbed often enough while favoured.
-            let mut own = 0u64;
-            while own < 2_000_000 || disturbances.load(Ordering::Relaxed) < 2_000 {
+            let _ends = Ends(&is_over);
+            while !is_over.load(Ordering::Relaxed) {
                 gate.with(Pair::step);
-                own += 1;
+                calls.store(calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             }
-            done.store(true, Ordering::Relaxed);
         });
         scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
+            let _ends = Ends(&is_over);
+            for _ in 0..DISTURBANCES {
+                let before = calls.load(Ordering::Relaxed);
+                let mut looks = 0u32;
+                while calls.load(Ordering::Relaxed) < before + CALLS && !is_over.load(Ordering::Relaxed) {
+                    looks += 1;
+                    if looks.is_multiple_of(1000) { thread::yield_now() } else { std::hint::spin_loop() }
+                }
                 gate.with_lock(Pair::step);
-                disturbances.fetch_add(1, Ordering::Relaxed);
-                thread::yield_now();
             }
         });
     });
-    assert!(gate.with_lock(|pair| pair.left) >= 2_002_000);
+    assert!(gate.with_lock(|pair| pair.left) >= DISTURBANCES * (CALLS + 1));
 }
 
 #[test]
@@ -112,7 +126,7 @@ fn a_detached_port_is_never_used_again() {
     for _ in 0..200 {
         let is_out = Box::leak(Box::new(AtomicBool::new(false)));
         let handle = table.insert(()).expect("room");
-        assert!(table.attach(handle, || Some(Port { is_out })));
+        assert!(table.attach(handle, || Some((Port { is_out }, &()))));
         let address = handle.addr();
         let (table, is_out) = (&table, &*is_out);
         let polled = AtomicU64::new(0);

@@ -255,7 +255,7 @@ fn drive<R>(
 
 #[cold]
 fn attach(ctx: Handle) -> bool {
-    PROVIDERS.get(ctx).is_ok_and(|provider| PROVIDERS.attach(ctx, || provider.take_unified()))
+    PROVIDERS.get(ctx).is_ok_and(|provider| PROVIDERS.attach(ctx, || Some((provider.take_unified()?, &()))))
 }
 
 #[cold]

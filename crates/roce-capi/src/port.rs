@@ -1,0 +1,220 @@
+//! The message path from C: one frame of the stack per call, whatever the type of the link.
+//!
+//! The C functions jump to [`Entries`] that were made for the type of the port behind the handle. Those take the port,
+//! if the calling thread is the one that uses it all the time, and drive it. All that is rare is out of line.
+
+use std::ffi::c_int;
+use std::fmt;
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+
+use roce_ffi::{BadHandle, report, wall};
+
+use crate::engine::{Failed, Port};
+use crate::error::Refusal;
+use crate::instance::{Handle, TRANSCEIVERS};
+
+const RX_POLL: &str = "cpu_roce_rx_poll";
+const TX_PUBLISH: &str = "cpu_roce_tx_publish";
+
+/// The message path for one type of port. It may be tried with any handle, and is told its own entries.
+pub(crate) struct Entries {
+    rx_poll: unsafe extern "C" fn(Handle, *mut u32, &'static Self) -> c_int,
+    tx_publish: unsafe extern "C" fn(Handle, u32, &'static Self) -> c_int,
+}
+
+/// A port of any type, with the entries for it.
+pub(crate) struct AnyPort {
+    port: Box<dyn Port>,
+    entries: &'static Entries,
+}
+
+impl AnyPort {
+    pub(crate) fn new<P: Port + 'static>(port: P) -> Self {
+        let entries = const { &Entries { rx_poll: rx_poll_on::<P>, tx_publish: tx_publish_on::<P> } };
+        Self { port: Box::new(port), entries }
+    }
+
+    pub(crate) fn entries(&self) -> &'static Entries {
+        self.entries
+    }
+
+    pub(crate) fn get(&mut self) -> &mut dyn Port {
+        self.port.as_mut()
+    }
+
+    /// The port, if it is of the type that the entries are for.
+    ///
+    /// # Safety
+    ///
+    /// `entries` were made by `new` for `P`.
+    #[inline]
+    unsafe fn typed<P: Port>(&mut self, entries: &'static Entries) -> Option<&mut P> {
+        if !ptr::eq(self.entries, entries) {
+            return None;
+        }
+        // SAFETY: `new` put a `P` beside these entries.
+        Some(unsafe { &mut *ptr::from_mut(self.port.as_mut()).cast::<P>() })
+    }
+}
+
+impl fmt::Debug for AnyPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnyPort").finish_non_exhaustive()
+    }
+}
+
+/// `cpu_roce_rx_poll`.
+///
+/// # Safety
+///
+/// `out_slot` is NULL or valid for a write.
+#[inline]
+pub(crate) unsafe fn rx_poll(handle: Handle, out_slot: *mut u32) -> c_int {
+    match TRANSCEIVERS.entries(handle) {
+        // SAFETY: the caller vouches for `out_slot`, and these are the entries' own.
+        Some(entries) => unsafe { (entries.rx_poll)(handle, out_slot, entries) },
+        // SAFETY: the caller vouches for `out_slot`.
+        None => unsafe { poll_slowly(handle, out_slot) },
+    }
+}
+
+/// `cpu_roce_tx_publish`.
+#[inline]
+pub(crate) fn tx_publish(handle: Handle, slot: u32) -> c_int {
+    match TRANSCEIVERS.entries(handle) {
+        // SAFETY: these are the entries' own.
+        Some(entries) => unsafe { (entries.tx_publish)(handle, slot, entries) },
+        None => publish_slowly(handle, slot),
+    }
+}
+
+/// # Safety
+///
+/// As [`rx_poll`], and `entries` were made for `P`.
+unsafe extern "C" fn rx_poll_on<P: Port>(
+    handle: Handle,
+    out_slot: *mut u32,
+    entries: &'static Entries,
+) -> c_int {
+    wall(RX_POLL, 0, || {
+        if out_slot.is_null() {
+            // SAFETY: NULL is allowed.
+            return unsafe { poll_slowly(handle, out_slot) };
+        }
+        // SAFETY: the caller vouches for the entries.
+        match unsafe { drive(handle, entries, P::rx_poll) } {
+            Some(Ok(Some(slot))) => {
+                // SAFETY: not NULL, and the caller vouches for the rest.
+                unsafe { out_slot.write(slot) };
+                1
+            }
+            Some(Ok(None)) => 0,
+            Some(Err(Failed)) => failed(RX_POLL, handle),
+            // SAFETY: the caller vouches for `out_slot`.
+            None => unsafe { poll_slowly(handle, out_slot) },
+        }
+    })
+}
+
+/// # Safety
+///
+/// `entries` were made for `P`.
+unsafe extern "C" fn tx_publish_on<P: Port>(handle: Handle, slot: u32, entries: &'static Entries) -> c_int {
+    wall(TX_PUBLISH, 0, || {
+        // SAFETY: the caller vouches for the entries.
+        match unsafe { drive(handle, entries, |port: &mut P| port.tx_publish(slot)) } {
+            Some(Ok(())) => 1,
+            Some(Err(Failed)) => failed(TX_PUBLISH, handle),
+            None => publish_slowly(handle, slot),
+        }
+    })
+}
+
+/// Runs `f` on the port, if it costs no lock and the entries are for it.
+///
+/// # Safety
+///
+/// `entries` were made for `P`.
+#[inline]
+unsafe fn drive<P: Port, R>(
+    handle: Handle,
+    entries: &'static Entries,
+    f: impl FnOnce(&mut P) -> R,
+) -> Option<R> {
+    let mut favourite = TRANSCEIVERS.favourite(handle)?;
+    // SAFETY: the caller vouches for the entries.
+    let port = unsafe { favourite.port()?.typed(entries)? };
+    Some(f(port))
+}
+
+/// Behind a wall of its own, so that the C function needs no frame for one.
+///
+/// # Safety
+///
+/// As [`rx_poll`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn poll_slowly(handle: Handle, out_slot: *mut u32) -> c_int {
+    wall(RX_POLL, 0, || {
+        if out_slot.is_null() {
+            refuse(RX_POLL, handle, Refusal::Null("out_slot"));
+            return 0;
+        }
+        let Some(Some(slot)) = drive_slowly(RX_POLL, handle, |port| port.rx_poll()) else { return 0 };
+        // SAFETY: not NULL, and the caller vouches for the rest.
+        unsafe { out_slot.write(slot) };
+        1
+    })
+}
+
+/// As [`poll_slowly`].
+#[cold]
+#[inline(never)]
+extern "C" fn publish_slowly(handle: Handle, slot: u32) -> c_int {
+    wall(TX_PUBLISH, 0, || drive_slowly(TX_PUBLISH, handle, |port| port.tx_publish(slot)).map_or(0, |()| 1))
+}
+
+/// For a thread that does not use the port all the time, and for the first use, which brings it.
+fn drive_slowly<R>(call: &str, handle: Handle, f: impl Fn(&mut dyn Port) -> Result<R, Failed>) -> Option<R> {
+    let run = || TRANSCEIVERS.port(handle, |port| f(port.get()));
+    let attach = || TRANSCEIVERS.get(handle).map_err(Refusal::from).and_then(|t| t.attach_port(handle));
+    let result = match run() {
+        Some(result) => result,
+        None => match attach() {
+            // Between the two another thread may close.
+            Ok(()) => run().unwrap_or(Err(Failed)),
+            Err(why) => {
+                refuse(call, handle, why);
+                return None;
+            }
+        },
+    };
+    if result.is_err() {
+        failed(call, handle);
+    }
+    result.ok()
+}
+
+#[cold]
+#[inline(never)]
+fn failed(call: &str, handle: Handle) -> c_int {
+    let error = TRANSCEIVERS.port(handle, |port| port.get().error());
+    refuse(call, handle, error.unwrap_or(roce_transport::Error::Closed).into());
+    0
+}
+
+/// Reports a refusal of a call that a thread may repeat without end: the same one once.
+fn refuse(call: &str, handle: Handle, why: Refusal) {
+    static TOLD: Mutex<Option<BadHandle>> = Mutex::new(None);
+    match TRANSCEIVERS.get(handle) {
+        Ok(t) => t.tell_once(call, why),
+        Err(bad) => {
+            let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+            if *told != Some(bad) {
+                report(call, bad);
+                *told = Some(bad);
+            }
+        }
+    }
+}
