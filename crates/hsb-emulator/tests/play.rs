@@ -3,7 +3,7 @@
 mod support;
 
 use std::sync::atomic::Ordering;
-use std::thread;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use hsb_emulator::{Config, Failure, FailureKind, PassError};
@@ -372,14 +372,16 @@ fn a_capture_takes_nothing_from_the_pass_before() {
     let emulator =
         Running::start(Config { response_timeout: Duration::from_secs(3600), ..Config::default() });
     let mut first: Option<Vec<u8>> = None;
+    let (asked, again) = mpsc::channel();
+    let (looked, go_on) = mpsc::channel();
     let bridge = bridge(&emulator, move |request| match &first {
         None => {
             first = Some(increment(request));
             vec![]
         }
         Some(late) => {
-            // Time for the capture to look complete too early.
-            thread::sleep(Duration::from_millis(200));
+            asked.send(()).expect("the host waits");
+            go_on.recv_timeout(CEILING).expect("the host has looked");
             vec![late.clone(), increment(request)]
         }
     });
@@ -388,7 +390,12 @@ fn a_capture_takes_nothing_from_the_pass_before() {
     host.load(&messages(1), 1);
     host.enable(regs::ENABLE_SINGLE);
     bridge.wait_for_messages(1);
-    let samples = host.capture_pass();
+    host.begin_capture();
+    // The pass before is over by now, and this one's window is in flight.
+    again.recv_timeout(CEILING).expect("a request");
+    assert!(!host.capture_is_complete());
+    looked.send(()).expect("the bridge waits");
+    let samples = host.end_capture();
     let arrivals = bridge.finish();
     assert_eq!((samples.len(), arrivals.len()), (1, 2));
     assert!(samples[0].valid && samples[0].data[16..24] == arrivals[1].1[16..24]);

@@ -283,15 +283,28 @@ impl Host {
 
     /// Arms the capture, plays everything once and gives what was captured.
     pub fn capture_pass(&mut self) -> Vec<Sample> {
+        self.begin_capture();
+        self.end_capture()
+    }
+
+    /// Arms the capture and starts the player.
+    pub fn begin_capture(&mut self) {
         self.enable(regs::ENABLE_OFF);
         self.write(&[
             (Capture::Control.address(), regs::CAPTURE_RESET),
             (Capture::Control.address(), regs::CAPTURE_ENABLE),
         ]);
         self.enable(regs::ENABLE_SINGLE);
-        wait_for("complete capture", || {
-            (self.read(Capture::Status.address()) & regs::CAPTURE_DONE != 0).then_some(())
-        });
+    }
+
+    /// Whether every window has its samples.
+    pub fn capture_is_complete(&mut self) -> bool {
+        self.read(Capture::Status.address()) & regs::CAPTURE_DONE != 0
+    }
+
+    /// Waits for the end of the capture and gives what is in it.
+    pub fn end_capture(&mut self) -> Vec<Sample> {
+        wait_for("complete capture", || self.capture_is_complete().then_some(()));
         let samples = self.samples();
         self.write(&[(Capture::Control.address(), regs::CAPTURE_OFF)]);
         samples
