@@ -117,6 +117,7 @@ impl<D: Device> Emulator<D> {
         let player = Player::new(&self.registers, &mut self.links, &self.config, stop);
         let mut summary = player.run(&mut self.obeyed);
         summary.control = self.control.counts();
+        summary.wire = self.links.wire();
         summary
     }
 }

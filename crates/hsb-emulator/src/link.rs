@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use roce_core::{
     CompletionError, Device, Mtu, PeerEndpoint, PostError, QpAttr, Qpn, RecvCompletion, RecvKind, RecvWr,
-    RegionId, Rkey, SendWr, Sge, UcQp, UcRecv, UcSend, Verb,
+    RegionId, Rkey, SendWr, Sge, UcQp, UcRecv, UcSend, Verb, WireStats,
 };
 use roce_ring::{Geometry, MemoryOptions, Ring};
 
@@ -80,6 +80,8 @@ pub(crate) struct Links<D: Device> {
     device: D,
     sizes: BufferSizes,
     qpn: Qpn,
+    /// Of the queue pair made last.
+    wire: Arc<dyn WireStats>,
     idle: Option<Idle<D::Qp>>,
     /// The first one, and the one in use where that is another.
     connected: Vec<Link<D::Qp>>,
@@ -88,7 +90,13 @@ pub(crate) struct Links<D: Device> {
 impl<D: Device> Links<D> {
     pub(crate) fn new(device: D, sizes: BufferSizes) -> Result<Self, EmulatorError> {
         let idle = Idle::new(&device, sizes)?;
-        Ok(Self { device, sizes, qpn: idle.qp.qpn(), idle: Some(idle), connected: Vec::new() })
+        let (qpn, wire) = (idle.qp.qpn(), idle.qp.wire_stats());
+        Ok(Self { device, sizes, qpn, wire, idle: Some(idle), connected: Vec::new() })
+    }
+
+    /// The counters of the queue pair made last.
+    pub(crate) fn wire(&self) -> Vec<(&'static str, u64)> {
+        self.wire.snapshot()
     }
 
     /// The number to send answers to.
@@ -108,6 +116,7 @@ impl<D: Device> Links<D> {
             None => Idle::new(&self.device, self.sizes).map_err(|error| failed(error.to_string()))?,
         };
         let qpn = idle.qp.qpn();
+        self.wire = idle.qp.wire_stats();
         if self.connected.is_empty() {
             self.qpn = qpn;
         }

@@ -33,6 +33,8 @@ pub struct Summary {
     pub round_trips: RoundTrips,
     /// What the control plane saw.
     pub control: ControlCounts,
+    /// Counters of the wire below the queue pair in use last, as the device names them.
+    pub wire: Vec<(&'static str, u64)>,
 }
 
 impl Summary {

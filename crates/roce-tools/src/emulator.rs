@@ -1,7 +1,7 @@
 //! What the software FPGA's program reports when it ends.
 
 use hsb_emulator::Summary;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::output::table;
 
@@ -19,6 +19,8 @@ pub fn json(summary: &Summary) -> Value {
         .iter()
         .map(|f| json!({ "id": f.request_id, "reason": f.kind.to_string() }))
         .collect();
+    let wire: Map<_, _> =
+        summary.wire.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect();
     json!({
         "windows": summary.windows,
         "responses": summary.responses,
@@ -43,6 +45,7 @@ pub fn json(summary: &Summary) -> Value {
             "garbage": summary.control.garbage,
             "socket_errors": summary.control.socket_errors,
         },
+        "wire": wire,
         "success": summary.is_success(),
     })
 }

@@ -5,6 +5,9 @@ use serde::Serialize;
 use super::fpga::LoopReport;
 use crate::output::table;
 
+/// Lost ids that are listed for people.
+const LISTED: usize = 100;
+
 /// Whether a run was good.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
@@ -59,7 +62,7 @@ pub struct Report {
     pub duplicates: u32,
     /// Messages without any answer.
     pub lost: u32,
-    /// Their ids, the first 100.
+    /// Their ids, all of them.
     pub lost_ids: Vec<u32>,
     /// Matched answers that the device captured in part: they are verified as far as that goes.
     pub truncated: u32,
@@ -131,8 +134,8 @@ impl Report {
             );
         }
         if !self.lost_ids.is_empty() {
-            let ids: Vec<_> = self.lost_ids.iter().map(u32::to_string).collect();
-            let more = self.lost as usize - ids.len();
+            let ids: Vec<_> = self.lost_ids.iter().take(LISTED).map(u32::to_string).collect();
+            let more = self.lost_ids.len() - ids.len();
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             text += &format!("lost ids: {}{more}\n", ids.join(" "));
         }

@@ -11,8 +11,6 @@ use crate::workload::Workload;
 
 /// Complaints that are spelled out; the counters know of all.
 const SPELLED_OUT: usize = 20;
-/// Lost ids that a report lists.
-const LISTED: usize = 100;
 /// Decoders may differ where two matchings weigh the same: in one shot of so many, rounded up.
 const SHOTS_PER_DIFFERENCE: u32 = 512;
 /// Bytes of a payload that a complaint shows.
@@ -314,10 +312,9 @@ impl<'a> Tally<'a> {
     pub(super) fn finish(mut self) -> Report {
         self.check_truncation();
         self.check_reference();
-        let lost: Vec<u32> = (0..).zip(&self.seen).filter(|(_, seen)| !**seen).map(|(id, _)| id).collect();
         let mut report = self.report;
-        report.lost = u32::try_from(lost.len()).unwrap_or(u32::MAX);
-        report.lost_ids = lost.into_iter().take(LISTED).collect();
+        report.lost_ids = (0..).zip(&self.seen).filter(|(_, seen)| !**seen).map(|(id, _)| id).collect();
+        report.lost = u32::try_from(report.lost_ids.len()).unwrap_or(u32::MAX);
         report.rtt_ns = Rtt::of(self.rtt);
         let wrong = report.header_errors + report.payload_errors + report.foreign + report.duplicates;
         let mut reasons: Vec<String> = self.complaints.into();
@@ -453,7 +450,9 @@ mod tests {
         let frames: Vec<_> = frames.into_iter().map(|(_, frame)| frame).collect();
         let report = judge(&workload, Expect::Answers, &frames);
         assert_eq!((report.lost, report.responses), (250, 250));
-        assert_eq!(report.lost_ids, (0..100).map(|i| 2 * i + 1).collect::<Vec<_>>());
+        assert_eq!(report.lost_ids, (0..250).map(|i| 2 * i + 1).collect::<Vec<_>>());
+        let text = report.for_people();
+        assert!(text.contains("lost ids: 1 3 5 ") && text.contains(" 197 199 and 150 more\n"), "{text}");
         assert_eq!(report.result_line(), "RESULT: FAIL (lost 250)");
     }
 

@@ -1,6 +1,7 @@
 //! Runs, good and bad, of the three programs together.
 
 use std::fs;
+use std::thread;
 
 use crate::harness::{Fpga, Reach, bridge, data, playback, report, surface_code};
 use nix::sys::signal::Signal;
@@ -37,7 +38,7 @@ fn fails(fpga: &Fpga, reach: Reach, options: &str) -> (Value, String) {
 }
 
 fn every_shape_passes_in(mode: &str, fpga_options: &str) {
-    for (payload, pages) in [(8, 64), (200, 128)] {
+    for (payload, pages) in [(8, 64), (8, 128), (200, 64), (200, 128)] {
         let fpga = Fpga::start(fpga_options);
         let (bridge, reach) = bridge(&fpga, &format!("{mode} --payload-size {payload} --num-pages {pages}"));
         let options = format!(
@@ -128,25 +129,42 @@ fn answers_are_as_long_as_their_bridge_sends_them() {
     assert!(last.starts_with("RESULT: FAIL (message 0: answered with result too large"), "{last}");
 }
 
-#[test]
-fn lost_messages_are_named_exactly() {
+/// Plays over a link that loses packets each way; gives the lost ids. The counters of all three programs must agree.
+fn lost_over_a_lossy_link(mode: &str) -> Value {
     let dir = tempdir().expect("a directory");
-    let fpga_report = dir.path().join("fpga.json");
+    let [fpga_file, bridge_file] = ["fpga.json", "bridge.json"].map(|name| dir.path().join(name));
     let fpga = Fpga::start(&format!(
-        "--drop-rate 0.05 --seed 7 --response-timeout-ms 200 --json {}",
-        fpga_report.display()
+        "--drop-rate 0.03 --seed 7 --response-timeout-ms 2000 --json {}",
+        fpga_file.display()
     ));
-    let (_bridge, reach) = bridge(&fpga, "--drop-rate 0.05 --seed 8");
-    let (played, last) = fails(&fpga, reach, "--num-messages 200 --spacing-us 0");
-    let lost = played["lost"].as_u64().expect("a count");
-    assert!(lost > 0);
+    let (bridge, reach) =
+        bridge(&fpga, &format!("{mode} --drop-rate 0.03 --seed 8 --json {}", bridge_file.display()));
+    let (played, last) = fails(&fpga, reach, "--num-messages 120 --spacing-us 0");
+    assert_eq!(bridge.stop().code, Some(0));
+    assert_eq!(fpga.program.stop().code, Some(1));
+
+    let (fpga, bridge) = (report(&fpga_file), report(&bridge_file));
+    let count = |value: &Value| value.as_u64().expect("a count");
+    let lost = count(&played["lost"]);
+    let dropped = [&fpga["wire"]["fault_dropped"], &bridge["wire"]["fault_dropped"]].map(count);
+    assert!(dropped.iter().all(|dropped| *dropped > 0), "{dropped:?}");
+    // A packet is a request or an answer. What merely came late is counted apart.
+    assert_eq!(lost, dropped[0] + dropped[1] + count(&fpga["late"]));
     assert_eq!(last, format!("RESULT: FAIL (lost {lost})"));
     assert_eq!((&played["payload_errors"], &played["duplicates"]), (&json!(0), &json!(0)));
-    assert_eq!(played["matched"], 200 - lost);
+    assert_eq!(played["matched"], 120 - lost);
+    assert_eq!(fpga["timeout_ids"], played["lost_ids"]);
+    assert_eq!(bridge["stats"]["received"], 120 - dropped[0]);
+    played["lost_ids"].clone()
+}
 
-    let ended = fpga.program.stop();
-    assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert_eq!(report(&fpga_report)["timeout_ids"], played["lost_ids"]);
+#[test]
+fn lost_messages_are_named_exactly_and_the_same_seed_loses_the_same() {
+    let modes = ["", "", "--unified"];
+    let runs = modes.map(|mode| thread::spawn(move || lost_over_a_lossy_link(mode)));
+    let [first, again, unified] = runs.map(|run| run.join().expect("it ends well"));
+    assert_eq!(first, again);
+    assert_eq!(first, unified);
 }
 
 #[test]
