@@ -187,7 +187,8 @@ impl MemoryPart<'_> {
         let (words, tail) = rest.as_chunks::<WORD>();
         let middle = at.wrapping_add(edge.len());
         let behind = middle.wrapping_add(words.len() * WORD);
-        // SAFETY: as in `load`.
+        // SAFETY: `locate` found all these bytes in the region, and `middle` is the boundary of a word where there
+        // are words at all.
         unsafe {
             store_bytes(at, edge);
             store_words(middle.cast(), words);
@@ -278,7 +279,7 @@ mod tests {
     }
     // SAFETY: the bytes are reached through `Memory` alone, and so by atomics.
     unsafe impl Send for Block {}
-    // SAFETY: as above.
+    // SAFETY: shared use makes only the accesses named above.
     unsafe impl Sync for Block {}
 
     fn memory() -> Memory {

@@ -40,7 +40,7 @@ unsafe impl DmaRegion for Region {
 }
 // SAFETY: the bytes are reached through raw pointers and volatile accesses only.
 unsafe impl Send for Region {}
-// SAFETY: as above.
+// SAFETY: shared use makes only the accesses named above.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -55,7 +55,7 @@ impl Region {
 
     pub fn set(&self, offset: usize, bytes: &[u8]) {
         for (cell, &byte) in self.0[offset..offset + bytes.len()].iter().zip(bytes) {
-            // SAFETY: as above.
+            // SAFETY: the cell is a valid byte, and a racing reader can only see either value.
             unsafe { cell.get().write_volatile(byte) };
         }
     }
