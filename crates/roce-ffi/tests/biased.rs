@@ -33,7 +33,7 @@ impl Drop for Ends<'_> {
 
 #[test]
 fn a_favourite_and_its_disturber_never_meet() {
-    const DISTURBANCES: u64 = 4_000;
+    const DISTURBANCES: u64 = 1_500;
     /// Enough calls in a row to be favoured again.
     const CALLS: u64 = 40;
     let gate = Biased::new(Pair::default());
