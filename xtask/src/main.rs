@@ -9,6 +9,7 @@ mod build;
 mod cargo;
 mod ci;
 mod emulate;
+mod hw;
 mod interrupt;
 mod net;
 mod outside;
@@ -33,6 +34,7 @@ usage: cargo xtask COMMAND [OPTIONS]
   test [--quick]      runs everything that can be tested here; --quick leaves out what takes minutes
   vm [--] COMMAND     runs a command in a virtual machine that has soft-RoCE (--help: options)
   vm-test             runs the tests that need an RDMA device there
+  hw-test             checks RDMA devices and runs bridge and FPGA over them (--help: options)
   net-setup           makes soft-RoCE devices of this machine's kernel (--help: options)
   net-teardown        takes back exactly what net-setup did
   outside             builds and runs projects that use single crates, as strangers would
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Some("test") => test::run(rest),
         Some("vm") => vm::run(rest),
         Some("vm-test") => vm::test(rest),
+        Some("hw-test") => hw::run(rest),
         Some("net-setup") => net::setup(rest),
         Some("net-teardown") => net::teardown(rest),
         Some("outside") => outside::run(rest),

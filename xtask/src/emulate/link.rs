@@ -110,6 +110,25 @@ impl Link {
         Self { name: SOFT.to_owned(), bridge: End::soft(bridge), peer: Peer::Emulator(End::soft(emulator)) }
     }
 
+    /// The bridge on `device`, the emulator on `--peer-device` or on the same port: the loop-back of one port with two
+    /// addresses.
+    pub(crate) fn on_devices(options: &Options, sysfs: &Sysfs, device: &str) -> Result<Self> {
+        on_devices(options, sysfs, device)
+    }
+
+    /// The bridge on `device`, its peer a real FPGA.
+    pub(crate) fn to_fpga(
+        options: &Options,
+        sysfs: &Sysfs,
+        device: &str,
+        ip: Ipv4Addr,
+        qp: u32,
+    ) -> Result<Self> {
+        let place = Place { device, port: options.ib_port, netns: &options.bridge_netns };
+        let bridge = place.end(sysfs, "--bridge-ip", options.bridge_ip, Some(ip))?;
+        Ok(Self { name: device.to_owned(), bridge, peer: Peer::Fpga { ip, qp } })
+    }
+
     /// Does a program of this run need libibverbs?
     pub(crate) fn is_verbs(&self) -> bool {
         self.ends().any(|end| end.device.is_some())
@@ -152,9 +171,9 @@ fn soft(options: &Options) -> Link {
 /// The best that is here, and why nothing better.
 fn automatic(options: &Options, sysfs: &Sysfs, say: Say) -> Result<(Link, Option<Network>)> {
     let mut why = Vec::new();
-    let asked_for = options
-        .only_soft_has()
-        .or_else(|| (!can_build_verbs()).then_some("libibverbs's headers are not installed"));
+    let asked_for = options.only_soft_has().or_else(|| {
+        (options.programs.is_none() && !can_build_verbs()).then_some("libibverbs's headers are not installed")
+    });
     if let Some(reason) = asked_for {
         why.push(reason.to_owned());
     } else {
@@ -240,12 +259,9 @@ fn usable_card(sysfs: &Sysfs) -> Result<(String, Option<String>), String> {
     }
 }
 
-/// The bridge on `device`, the emulator on `--peer-device` or on the same port: the loop-back of one port with two
-/// addresses.
 fn on_devices(options: &Options, sysfs: &Sysfs, device: &str) -> Result<Link> {
-    let peer_device = options.peer_device.as_deref().unwrap_or(device);
+    let (peer_device, peer_port) = options.peer_place(device);
     let bridge_at = Place { device, port: options.ib_port, netns: &options.bridge_netns };
-    let peer_port = options.peer_ib_port.unwrap_or(if peer_device == device { options.ib_port } else { 1 });
     let emulator_at = Place { device: peer_device, port: peer_port, netns: &options.emulator_netns };
     let bridge = bridge_at.end(sysfs, "--bridge-ip", options.bridge_ip, options.emulator_ip)?;
     let emulator = emulator_at.end(sysfs, "--emulator-ip", options.emulator_ip, Some(bridge.ip))?;

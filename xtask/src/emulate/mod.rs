@@ -15,9 +15,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-pub(crate) use self::link::{End, Link, Peer};
-use self::options::{Backend, Request, USAGE};
-pub(crate) use self::options::{Json, Mode, Options, Workload};
+pub(crate) use self::link::Link;
+#[cfg(test)]
+pub(crate) use self::options::Mode;
+use self::options::{Backend, USAGE};
+pub(crate) use self::options::{Json, Options, Request, parse};
 use self::report::{Evidence, Report};
 use self::session::Session;
 use self::tools::{Programs, SurfaceCode};
@@ -37,8 +39,8 @@ impl Say {
 }
 
 pub(crate) fn run(args: Vec<OsString>) -> Result<ExitCode> {
-    let options = match options::parse(args) {
-        Ok(Request::Run(options)) => options,
+    let options = match parse(args) {
+        Ok(Request::Run(options)) => *options,
         Ok(Request::Help) => {
             print!("{USAGE}");
             return Ok(ExitCode::SUCCESS);

@@ -181,7 +181,7 @@ impl Default for Options {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Request {
     Help,
-    Run(Options),
+    Run(Box<Options>),
 }
 
 /// Reads the arguments; the error says which one is wrong, and how.
@@ -234,7 +234,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, String> {
         (None, None) => None,
     };
     options.fit_together()?;
-    Ok(Request::Run(options))
+    Ok(Request::Run(Box::new(options)))
 }
 
 impl Options {
@@ -302,6 +302,13 @@ impl Options {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The emulator's device and port, where the bridge's device is this one.
+    pub(crate) fn peer_place<'a>(&'a self, device: &'a str) -> (&'a str, u8) {
+        let peer = self.peer_device.as_deref().unwrap_or(device);
+        let port = if peer == device { self.ib_port } else { 1 };
+        (peer, self.peer_ib_port.unwrap_or(port))
     }
 
     /// Why this run can be on soft alone; `None` where it can be on others.
@@ -403,7 +410,7 @@ mod tests {
     fn run(line: &str) -> Result<Options, String> {
         let args = line.split_whitespace().map(OsString::from).collect();
         match parse(args)? {
-            Request::Run(options) => Ok(options),
+            Request::Run(options) => Ok(*options),
             Request::Help => Err("help".to_owned()),
         }
     }
@@ -461,7 +468,11 @@ mod tests {
         let told = |line: &str| {
             let options = run(line).unwrap();
             let again = parse(options.workload_arguments());
-            assert_eq!(again, Ok(Request::Run(Options { backend: Backend::Auto, ..options })), "{line}");
+            assert_eq!(
+                again,
+                Ok(Request::Run(Box::new(Options { backend: Backend::Auto, ..options }))),
+                "{line}"
+            );
         };
         told("--backend vm");
         told("--backend vm --unified --workload increment --num-messages 7 --payload-size 9 --page-size 512");

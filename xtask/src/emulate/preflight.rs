@@ -32,7 +32,8 @@ fn free(ip: Ipv4Addr, port: u16, option: &str) -> Result<()> {
         ErrorKind::AddrInUse if port == ROCE_PORT => bail!(
             "UDP port {port} (RoCEv2) of {ip} is held by somebody else. If another emulation runs, wait for it or \
              choose a free address with {option} (all of 127.0.0.0/8 is local). If it is the kernel's soft-RoCE, \
-             which holds the port on every address, remove its devices (`rdma link`, `rdma link delete rxe0`)"
+             which holds the port on every address, take --backend rxe, or remove its devices (`rdma link`, `rdma link \
+             delete rxe0`) and its driver (`modprobe -r rdma_rxe`)"
         ),
         ErrorKind::AddrInUse => {
             bail!("UDP port {port} of {ip} is held by somebody else; choose a free one with {option}")

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use self::journal::Journal;
 use self::options::{Request, USAGE};
-pub(crate) use self::steps::{Neighbour, Network, Subnet};
+pub(crate) use self::steps::{Neighbour, Network, Subnet, mac_of};
 use crate::emulate::Say;
 use crate::rdma::Sysfs;
 use crate::setup::on_path;
@@ -177,11 +177,11 @@ impl Pair {
             network.up(interface)?;
         }
         for (interface, _, _, far, ip) in sides {
-            network.neighbour(interface, &Neighbour { ip, mac: steps::mac_of(far)? })?;
+            network.neighbour(interface, &Neighbour { ip, mac: mac_of(far)? })?;
         }
         for (interface, device, own, _, _) in sides {
             network.rxe(device, interface)?;
-            network.await_gids(device, &[own])?;
+            network.await_gids(device, 1, &[own])?;
         }
         Ok(())
     }
@@ -191,6 +191,10 @@ impl OnInterface {
     fn make(&self, network: &mut Network) -> Result<()> {
         let interface = self.interface.as_str();
         steps::must_exist(interface)?;
+        ensure!(
+            self.neighbours.is_empty() || interface != "lo",
+            "{interface} asks nobody for addresses, so --neighbour does nothing there"
+        );
         if let Some(mtu) = self.mtu {
             network.mtu(interface, mtu)?;
         }
@@ -218,13 +222,14 @@ impl OnInterface {
                 "{interface} has no IPv4 address, so {device} can reach nobody; give one with --address IP/LENGTH"
             );
         }
-        network.await_gids(&device, &addresses)
+        network.await_gids(&device, 1, &addresses)
     }
 }
 
 /// Where the journals are: in the build directory, which a program that runs without cargo knows from its own place.
 fn folder() -> Result<std::path::PathBuf> {
     let us = std::env::current_exe().context("cannot say which program this is")?;
-    let build = us.ancestors().find(|dir| dir.join("CACHEDIR.TAG").is_file()).map(Path::to_path_buf);
-    Ok(build.map_or_else(cargo::target_dir, Ok)?.join("net"))
+    // Cargo keeps its lock beside what it builds.
+    let beside = us.ancestors().find(|dir| dir.join(".cargo-lock").is_file()).and_then(Path::parent);
+    Ok(beside.map_or_else(cargo::target_dir, |dir| Ok(dir.to_path_buf()))?.join("net"))
 }

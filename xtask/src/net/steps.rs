@@ -152,12 +152,12 @@ impl Network {
         self.step(undo, &["rdma", "link", "add", device, "type", "rxe", "netdev", interface])
     }
 
-    /// Returns once each of the addresses has its GID on the device's first port.
-    pub(crate) fn await_gids(&self, device: &str, addresses: &[Ipv4Addr]) -> Result<()> {
+    /// Returns once each of the addresses has its GID on the device's port.
+    pub(crate) fn await_gids(&self, device: &str, port: u8, addresses: &[Ipv4Addr]) -> Result<()> {
         let sysfs = Sysfs::of_the_machine();
         let deadline = Instant::now() + GID;
         loop {
-            let port = sysfs.port(device, 1)?;
+            let port = sysfs.port(device, port)?;
             let missing = addresses.iter().find(|ip| port.gids.of(**ip).is_none());
             match missing {
                 None => {
@@ -308,7 +308,8 @@ fn attribute(interface: &str, name: &str) -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
-pub(super) fn mac_of(interface: &str) -> Result<String> {
+/// Six bytes in hex with colons.
+pub(crate) fn mac_of(interface: &str) -> Result<String> {
     attribute(interface, "address")
 }
 
