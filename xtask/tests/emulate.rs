@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io::Read;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -69,6 +69,8 @@ impl Stage {
         let [bridge, emulator] = self.ip.map(|ip| ip.to_string());
         command.args([
             "emulate",
+            "--backend",
+            "soft",
             "--workload",
             "increment",
             "--bridge-ip",
@@ -166,6 +168,53 @@ fn bad_options_show_the_usage() {
     assert_eq!(output.status.code(), Some(2));
     let said = text(&output.stderr);
     assert!(said.contains("--num-pages 100 is no power of two") && said.contains("usage: "), "{said}");
+    assert_eq!(stage.run(&["--timeout", "0xffffffffffffffff"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_told_before_the_run() {
+    let stage = Stage::new(&report(0, "PASS"));
+    let output = stage.run(&["--json", "/no/such/folder/report.json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot write --json /no/such/folder/report.json"));
+    assert!(!stage.dir.join("playback.pid").exists());
+}
+
+#[test]
+fn a_report_that_turns_out_unwritable_costs_the_exit_code_and_not_the_table() {
+    let stage = Stage::new("");
+    let folder = stage.dir.join("reports");
+    fs::create_dir(&folder).unwrap();
+    let playback = format!("rm -r {}; {}", folder.display(), report(0, "PASS"));
+    stage.script(
+        "hsb-fpga-playback",
+        &format!("while [ \"$1\" != --json ]; do shift; done; report=$2; {playback}"),
+    );
+    let output = stage.run(&["--json", folder.join("report.json").to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains("increment"), "{}", text(&output.stdout));
+    assert_eq!(text(&output.stdout).lines().last(), Some("RESULT: PASS"));
+    assert!(text(&output.stderr).contains("cannot write --json"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_run_that_cannot_begin_has_a_report_and_a_reason() {
+    let stage = Stage::new(&report(0, "PASS"));
+    let _held = UdpSocket::bind((stage.ip[0], 4791)).unwrap();
+    let output = stage.run(&["--json", "-"]);
+    assert_eq!(output.status.code(), Some(1));
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&json["verdict"], &json["backend"]), (&"FAIL".into(), &"soft".into()));
+    let reason = json["reasons"][0].as_str().unwrap();
+    assert!(reason.contains("held by somebody else"), "{reason}");
+    assert!(text(&output.stderr).contains(&format!("error: {reason}")), "{}", text(&output.stderr));
+
+    let file = stage.dir.join("report.json");
+    let output = stage.run(&["--json", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains("RESULT: FAIL (UDP port 4791"), "{}", text(&output.stdout));
+    let json: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+    assert_eq!(json["verdict"], "FAIL");
 }
 
 #[test]

@@ -10,7 +10,8 @@ mod session;
 mod tools;
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -50,15 +51,22 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<ExitCode> {
     let say = Say { to_stderr: options.json == Some(Json::Stdout) };
     interrupt::install()?;
     if options.backend == Backend::Vm {
-        let report = machine::run(&options, say)?;
-        return conclude(&options, &report, say);
+        check_writable(&options)?;
+        return conclude(&options, "vm", machine::run(&options, say), say);
     }
-    let (link, _network) = link::choose(&options, &Sysfs::of_the_machine(), say)?;
-    on_link(&options, &link, say)
+    match link::choose(&options, &Sysfs::of_the_machine(), say) {
+        Ok((link, _network)) => on_link(&options, &link, say),
+        Err(error) => conclude(&options, options.backend.name(), Err(error), say),
+    }
 }
 
 /// Builds, plays over this link, and reports.
 pub(crate) fn on_link(options: &Options, link: &Link, say: Say) -> Result<ExitCode> {
+    check_writable(options)?;
+    conclude(options, &link.name, play_on(options, link, say), say)
+}
+
+fn play_on(options: &Options, link: &Link, say: Say) -> Result<Report> {
     preflight::check(link, options.control_port)?;
     let code = SurfaceCode::below(&cargo::root())?;
     let programs = match &options.programs {
@@ -75,8 +83,7 @@ pub(crate) fn on_link(options: &Options, link: &Link, say: Say) -> Result<ExitCo
             say.line(&format!("{:9} {}", format!("{name}:"), end.describe(&sysfs)));
         });
     }
-    let report = Report::new(options, &link.name, play(options, link, &programs, &code, say));
-    conclude(options, &report, say)
+    Ok(Report::new(options, &link.name, play(options, link, &programs, &code, say)))
 }
 
 /// Runs the processes. Whatever goes wrong is in the evidence.
@@ -93,17 +100,43 @@ fn play(options: &Options, link: &Link, programs: &Programs, code: &SurfaceCode,
     evidence
 }
 
-fn conclude(options: &Options, report: &Report, say: Say) -> Result<ExitCode> {
+/// Says what came of the run, and writes the report. A run that could not begin has failed.
+fn conclude(options: &Options, backend: &str, run: Result<Report>, say: Say) -> Result<ExitCode> {
+    let report = match &run {
+        Ok(report) => {
+            say.line(&format!("\n{}", report.for_people()));
+            report
+        }
+        Err(error) => {
+            let reasons = vec![format!("{error:#}")];
+            &Report::new(options, backend, Evidence { reasons, ..Evidence::default() })
+        }
+    };
+    say.line(&report.result_line());
+    write_json(options, report)?;
+    let passed = run?.passed();
+    let failed = interrupt::exit_code().unwrap_or(ExitCode::FAILURE);
+    Ok(if passed { ExitCode::SUCCESS } else { failed })
+}
+
+fn write_json(options: &Options, report: &Report) -> Result<()> {
     let json = format!("{:#}\n", report.json());
     match &options.json {
         Some(Json::Stdout) => print!("{json}"),
-        Some(Json::File(path)) => {
-            fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
-        }
+        Some(Json::File(path)) => fs::write(path, json).with_context(|| cannot_write(path))?,
         None => {}
     }
-    say.line(&format!("\n{}", report.for_people()));
-    say.line(&report.result_line());
-    let failed = interrupt::exit_code().unwrap_or(ExitCode::FAILURE);
-    Ok(if report.passed() { ExitCode::SUCCESS } else { failed })
+    Ok(())
+}
+
+/// A report that cannot be written is better known before the run than after it. What is in the file stays for now.
+fn check_writable(options: &Options) -> Result<()> {
+    if let Some(Json::File(path)) = &options.json {
+        File::options().append(true).create(true).open(path).with_context(|| cannot_write(path))?;
+    }
+    Ok(())
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write --json {}", path.display())
 }

@@ -46,6 +46,8 @@ checks every answer. Exit code: 0 all right, 1 not, 2 bad options. Numbers are d
   --help
 ";
 
+/// Clocks and the programs' own options hold this, and some more on top.
+const LONGEST: Duration = Duration::from_secs(1_000_000);
 /// The RPC header before each payload, bytes.
 const HEADER: u32 = 24;
 /// The FPGA sends whole beats of so many bytes.
@@ -66,6 +68,19 @@ pub(crate) enum Backend {
     Vm,
     /// The RDMA device of that name.
     Device(String),
+}
+
+impl Backend {
+    /// As it is given to `--backend`.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Auto => "auto",
+            Self::Soft => "soft",
+            Self::Rxe => "rxe",
+            Self::Vm => "vm",
+            Self::Device(name) => name,
+        }
+    }
 }
 
 /// How the bridge works.
@@ -269,6 +284,10 @@ impl Options {
         self.fit_the_backend()?;
         if self.timeout.is_zero() || self.control_port == 0 {
             return Err("--timeout and --control-port must be at least 1".to_owned());
+        }
+        if self.timeout > LONGEST {
+            let (given, most) = (self.timeout.as_secs(), LONGEST.as_secs());
+            return Err(format!("--timeout {given} is more than {most} s, 11 days"));
         }
         Ok(())
     }
@@ -508,6 +527,8 @@ mod tests {
             ("--control-port 65536", "65536"),
             ("--control-port 0", "at least 1"),
             ("--timeout 0", "at least 1"),
+            ("--timeout 1000001", "more than 1000000 s"),
+            ("--timeout 0xffffffffffffffff", "more than 1000000 s"),
             ("--drop-rate 1.5", "0 to 1"),
             ("--drop-rate NaN", "0 to 1"),
             ("--seed 7", "--drop-rate"),
