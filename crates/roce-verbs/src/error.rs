@@ -159,7 +159,7 @@ pub enum VerbsError {
     RegisterMr {
         /// The call.
         verb: &'static str,
-        /// Which region.
+        /// Which region: "RX", "TX", or "staging" for the copies of what is sent.
         region: &'static str,
         /// The device.
         device: String,
@@ -167,6 +167,19 @@ pub enum VerbsError {
         len: usize,
         /// The limit on locked memory in bytes; `None` where there is none.
         memlock: Option<u64>,
+        /// Why.
+        source: io::Error,
+    },
+    /// There is no memory for copies of what is sent.
+    #[error(
+        "mmap for copies of {send_depth} messages from a TX region of {tx_len} bytes failed: {source}; make \
+         the region smaller, or the send queue less deep"
+    )]
+    Staging {
+        /// Bytes of the TX region.
+        tx_len: usize,
+        /// Sends asked for.
+        send_depth: u32,
         /// Why.
         source: io::Error,
     },
@@ -383,19 +396,21 @@ mod tests {
 
     #[test]
     fn a_refused_registration_explains_itself() {
-        let error = |errno, memlock| VerbsError::RegisterMr {
+        let of = |region, errno, memlock| VerbsError::RegisterMr {
             verb: "ibv_reg_mr",
-            region: "TX",
+            region,
             device: "mlx5_0".to_owned(),
             len: 1 << 20,
             memlock,
             source: io::Error::from_raw_os_error(errno),
         };
-        let limited = error(libc::ENOMEM, Some(65536));
-        assert_says(
-            &limited,
-            &["ibv_reg_mr", "TX", "1048576", "mlx5_0", "RLIMIT_MEMLOCK is 65536", "ulimit -l"],
-        );
+        for region in ["TX", "staging"] {
+            assert_says(
+                &of(region, libc::ENOMEM, Some(65536)),
+                &["ibv_reg_mr", region, "1048576", "mlx5_0", "RLIMIT_MEMLOCK is 65536", "ulimit -l"],
+            );
+        }
+        let error = |errno, memlock| of("TX", errno, memlock);
         assert_says(&error(libc::ENOMEM, None), &["unlimited"]);
         assert_says(&error(libc::EINVAL, None), &["boundary of a page"]);
         assert!(!error(libc::EPERM, Some(65536)).to_string().contains("MEMLOCK"));

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use roce_core::{
-    ConnectError, Device, Gid, Mtu, PeerEndpoint, PostError, QpAttr, Qpn, RecvWr, Rkey, UcQp, UcRecv,
-    WireStats,
+    ConnectError, Device, DmaRegion, Gid, Mtu, PeerEndpoint, PostError, QpAttr, Qpn, RecvWr, Rkey, UcQp,
+    UcRecv, WireStats,
 };
 
 use crate::context::Context;
@@ -18,6 +18,7 @@ use crate::pd::Pd;
 use crate::qp::{Depths, Init, Qp, Resources, Route, Rtr, Rts};
 use crate::recv::VerbsRecv;
 use crate::send::VerbsSend;
+use crate::staging::StagingMemory;
 use crate::stats::VerbsStats;
 
 /// Bytes up to which messages are posted inline, where the device can and nothing else is asked for.
@@ -45,7 +46,9 @@ impl VerbsConfig {
 
 /// A port of an RDMA device.
 ///
-/// The regions of its queue pairs must begin on the boundary of a page.
+/// The regions of its queue pairs must begin on the boundary of a page. Each queue pair also has as many bytes as its
+/// TX region, a little more where they do not divide into cache lines, for copies of what it sends: they count as
+/// locked memory too.
 #[derive(Debug)]
 pub struct VerbsDevice {
     context: Arc<Context>,
@@ -85,7 +88,8 @@ impl VerbsDevice {
         let fault = Arc::new(Fault::default());
         let send_cq = Cq::create(&self.context, depths.send, &fault)?;
         let recv_cq = Cq::create(&self.context, depths.recv, &fault)?;
-        Ok(Resources { rx, tx, send_cq, recv_cq, pd, fault })
+        let staging = Mr::register_staging(&pd, &staging_memory(attr.tx.len(), depths.send)?)?;
+        Ok(Resources { rx, tx, staging, send_cq, recv_cq, pd, fault })
     }
 
     fn say_inline(&self, asked: u32, given: u32) {
@@ -97,6 +101,13 @@ impl VerbsDevice {
                 "the device posts shorter messages inline than asked for; longer ones cost it another read"
             );
         }
+    }
+}
+
+fn staging_memory(tx_len: usize, depth: u32) -> Result<Arc<dyn DmaRegion>, VerbsError> {
+    match StagingMemory::for_region(tx_len, depth) {
+        Ok(memory) => Ok(Arc::new(memory)),
+        Err(source) => Err(VerbsError::Staging { tx_len, send_depth: depth, source }),
     }
 }
 

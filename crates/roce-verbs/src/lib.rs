@@ -57,6 +57,8 @@ mod pd;
 mod qp;
 mod recv;
 mod send;
+#[allow(unsafe_code)]
+mod staging;
 mod stats;
 #[allow(unsafe_code)]
 mod sys;

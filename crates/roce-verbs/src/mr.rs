@@ -47,6 +47,19 @@ impl Mr {
 
     /// For sending: no peer can reach it.
     pub(crate) fn register_tx(pd: &Arc<Pd>, region: &Arc<dyn DmaRegion>) -> Result<Self, VerbsError> {
+        Self::register_local(pd, region, "TX")
+    }
+
+    /// For copies of what is sent from either region; for the device it is as the TX region.
+    pub(crate) fn register_staging(pd: &Arc<Pd>, region: &Arc<dyn DmaRegion>) -> Result<Self, VerbsError> {
+        Self::register_local(pd, region, "staging")
+    }
+
+    fn register_local(
+        pd: &Arc<Pd>,
+        region: &Arc<dyn DmaRegion>,
+        name: &'static str,
+    ) -> Result<Self, VerbsError> {
         // SAFETY: a live domain, and bytes that stay until the device has given them back, as in `register_rx`.
         let mr = unsafe {
             (pd.context().verbs().ibv_reg_mr)(
@@ -57,7 +70,7 @@ impl Mr {
             )
         };
         let origin = region.base().addr().get() as u64;
-        Self::registered(pd, region, origin, sys::check_ptr(mr), ("ibv_reg_mr", "TX"))
+        Self::registered(pd, region, origin, sys::check_ptr(mr), ("ibv_reg_mr", name))
     }
 
     fn registered(

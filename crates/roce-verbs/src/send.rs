@@ -9,15 +9,17 @@ use crate::events::Watch;
 use crate::mem::Span;
 use crate::qp::QpHandle;
 use crate::recv::Completions;
+use crate::staging::Staging;
 use crate::stats::VerbsStats;
 use crate::window::SendWindow;
 use crate::wr::SendBatch;
 
 /// The sending half of a queue pair, for one thread.
 ///
-/// Messages up to the queue pair's inline limit are copied when they are staged, so their slots are free at once.
-/// Longer ones are read by the device where they are, between the flush and some completion that
-/// [`reap`](UcSend::reap) takes: whoever changes such a slot earlier sends some of the new bytes.
+/// Messages are copied when they are staged, so their slots are free at once: up to the queue pair's inline limit to
+/// be posted inline, and longer ones to registered memory of the queue pair's own, which has for each send that may
+/// be on its way as many bytes as the TX region. A message longer than its share of the TX region, by
+/// [`send_depth`](roce_core::QpAttr::send_depth), is not: see [`stage`](UcSend::stage).
 #[derive(Debug)]
 pub struct VerbsSend {
     qp: Arc<QpHandle>,
@@ -38,7 +40,7 @@ impl VerbsSend {
             cq: Arc::clone(qp.send_cq()),
             rx: qp.rx().span().clone(),
             tx: qp.tx().span().clone(),
-            batch: SendBatch::new(depth, max_inline),
+            batch: SendBatch::new(depth, max_inline, Staging::new(qp.staging().span().clone(), depth)),
             window: SendWindow::new(depth),
             completions: Completions::new(),
             watch: Watch::new(qp.fault()),
@@ -53,15 +55,20 @@ impl VerbsSend {
 }
 
 impl UcSend for VerbsSend {
+    /// Copies messages of up to `tx.len() / send_depth` bytes of the [`QpAttr`](roce_core::QpAttr), from either
+    /// region: all of a ring whose slots are as many as the sends. A longer one the device reads where it is,
+    /// between the flush and some completion that [`reap`](UcSend::reap) takes: whoever changes it earlier sends some
+    /// of the new bytes.
     fn stage(&mut self, wr: &SendWr) -> Result<(), PostError> {
-        if self.batch.len() as u64 >= self.window.room() {
+        let staged = self.batch.len() as u64;
+        if staged >= self.window.room() {
             return Err(PostError::QueueFull);
         }
         let span = match wr.sge.region {
             RegionId::Rx => &self.rx,
             RegionId::Tx => &self.tx,
         };
-        self.batch.push(span, wr)
+        self.batch.push(self.window.number(staged), span, wr)
     }
 
     /// A refusal other than for want of room drops what it refuses: the queue pair is then useless.

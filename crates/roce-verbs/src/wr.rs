@@ -8,6 +8,7 @@ use roce_core::{PostError, SendWr, Verb};
 
 use crate::mem::Span;
 use crate::qp::QpHandle;
+use crate::staging::Staging;
 use crate::sys::{
     self, Zeroed, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode, imm_data_invalidated_rkey_union_t,
 };
@@ -23,6 +24,7 @@ pub(crate) struct SendBatch {
     /// A place of `max_inline` bytes for each request.
     inline: Box<[u8]>,
     max_inline: usize,
+    staging: Staging,
     /// The staged ones are `first..end`: those before were posted when the device had no room for the rest.
     first: usize,
     end: usize,
@@ -41,14 +43,16 @@ impl std::fmt::Debug for SendBatch {
 }
 
 impl SendBatch {
-    /// For `capacity` sends, of which those up to `max_inline` bytes are copied when they are staged.
-    pub(crate) fn new(capacity: u32, max_inline: u32) -> Self {
+    /// For `capacity` sends. Those up to `max_inline` bytes are posted inline, and longer ones from `staging`
+    /// where they fit.
+    pub(crate) fn new(capacity: u32, max_inline: u32, staging: Staging) -> Self {
         let (capacity, max_inline) = (capacity.max(1) as usize, max_inline as usize);
         Self {
             requests: (0..capacity).map(|_| ibv_send_wr::zeroed()).collect(),
             entries: vec![ibv_sge { addr: 0, length: 0, lkey: 0 }; capacity].into(),
             inline: vec![0; capacity * max_inline].into(),
             max_inline,
+            staging,
             first: 0,
             end: 0,
         }
@@ -63,19 +67,21 @@ impl SendBatch {
         (self.first, self.end) = (0, 0);
     }
 
-    /// Stages a send of bytes of `span`.
+    /// Stages a send of bytes of `span`, which will have that number.
     #[inline]
-    pub(crate) fn push(&mut self, span: &Span, wr: &SendWr) -> Result<(), PostError> {
+    pub(crate) fn push(&mut self, number: u64, span: &Span, wr: &SendWr) -> Result<(), PostError> {
         let at = self.end;
         if at == self.requests.len() {
             return Err(PostError::QueueFull);
         }
         let (offset, len) = (wr.sge.offset, wr.sge.len);
-        let entry = span.sge(offset, len)?;
+        let mut entry = span.sge(offset, len)?;
         let is_inline = len > 0 && len as usize <= self.max_inline;
         if is_inline {
             let place = at * self.max_inline;
             span.load(offset, &mut self.inline[place..place + len as usize])?;
+        } else if let Some(copy) = self.staging.copy(number, span, wr.sge)? {
+            entry = copy;
         }
         self.entries[at] = entry;
         let request = &mut self.requests[at];
@@ -91,7 +97,7 @@ impl SendBatch {
     pub(crate) fn post(&mut self, qp: &QpHandle, window: &mut SendWindow) -> io::Result<()> {
         let Some(chain) = self.link(window) else { return Ok(()) };
         // SAFETY: `link` made a chain of staged requests: inline bytes lie in our own array, all others in a
-        // span, whose region the queue pair keeps registered.
+        // span, whose region, the staging memory among them, the queue pair keeps registered.
         match unsafe { qp.post_send(chain) } {
             Ok(()) => {
                 window.add_posted(self.len() as u64);
@@ -167,11 +173,23 @@ fn set_verb(request: &mut ibv_send_wr, verb: Verb) {
 mod tests {
     use super::*;
     use crate::mem::tests::Block;
-    use roce_core::{RegionId, Rkey, Sge};
+    use crate::staging::StagingMemory;
+    use roce_core::{DmaRegion, RegionId, Rkey, Sge};
+    use std::sync::Arc;
 
     fn wr(offset: u64, len: u32, verb: Verb) -> SendWr {
         SendWr { sge: Sge { region: RegionId::Tx, offset, len }, verb }
     }
+
+    /// As for a region of as many bytes for `depth` sends.
+    fn staging(bytes: usize, depth: u32) -> Staging {
+        let memory: Arc<dyn DmaRegion> = Arc::new(StagingMemory::for_region(bytes, depth).expect("mapped"));
+        Staging::new(Span::new(&memory, STAGED, LKEY), depth)
+    }
+
+    /// Where the staging memory is for the device, and its key.
+    const STAGED: u64 = 0x10_0000;
+    const LKEY: u32 = 4;
 
     const SEND: Verb = Verb::Send { imm: None };
 
@@ -193,12 +211,12 @@ mod tests {
     #[test]
     fn a_chain_has_all_that_was_staged() {
         let span = Span::new(&Block::region(), 0x1000, 9);
-        let mut batch = SendBatch::new(4, 0);
+        let mut batch = SendBatch::new(4, 0, staging(256, 4));
         assert!(batch.link(&SendWindow::new(4)).is_none(), "nothing staged");
         let write = Verb::Write { addr: 64, rkey: Rkey::new(5), imm: Some(0x0102) };
-        batch.push(&span, &wr(0, 64, SEND)).expect("room");
-        batch.push(&span, &wr(128, 32, write)).expect("room");
-        batch.push(&span, &wr(256, 0, SEND)).expect("room");
+        batch.push(1, &span, &wr(0, 65, SEND)).expect("room");
+        batch.push(2, &span, &wr(128, 32, write)).expect("room");
+        batch.push(3, &span, &wr(256, 0, SEND)).expect("room");
         let chain = batch.link(&SendWindow::new(4));
         // SAFETY: the second request of the chain above; it is a WRITE.
         let (rdma, imm) = unsafe {
@@ -212,15 +230,15 @@ mod tests {
         assert_eq!(seen[1].1, ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
         assert_eq!(seen.iter().map(|s| s.2).collect::<Vec<_>>(), [0, SIGNALED, 0], "one in depth / 2");
         let entries: Vec<_> = seen.iter().map(|s| s.3.map(|e| (e.addr, e.length, e.lkey))).collect();
-        assert_eq!(entries, [Some((0x1000, 64, 9)), Some((0x1080, 32, 9)), None]);
+        assert_eq!(entries, [Some((0x1000, 65, 9)), Some((STAGED + 128, 32, LKEY)), None]);
     }
 
     #[test]
     fn short_messages_are_copied_when_staged() {
         let span = Span::new(&Block::region(), 0, 9);
-        let mut batch = SendBatch::new(2, 16);
-        batch.push(&span, &wr(10, 16, SEND)).expect("room");
-        batch.push(&span, &wr(10, 17, SEND)).expect("room");
+        let mut batch = SendBatch::new(2, 16, staging(128, 2));
+        batch.push(1, &span, &wr(10, 16, SEND)).expect("room");
+        batch.push(2, &span, &wr(10, 17, SEND)).expect("room");
         let seen = walk(batch.link(&SendWindow::new(64)));
         assert_eq!(seen[0].2 & INLINE, INLINE);
         let entry = seen[0].3.expect("bytes");
@@ -229,18 +247,22 @@ mod tests {
         let bytes = unsafe { std::slice::from_raw_parts(at, entry.length as usize) };
         assert_eq!(bytes, (10..26).collect::<Vec<u8>>());
         assert_eq!(seen[1].2 & INLINE, 0, "one byte too long");
-        assert_eq!(seen[1].3.map(|e| e.addr), Some(10));
+        assert_eq!(
+            seen[1].3.map(|e| (e.addr, e.length, e.lkey)),
+            Some((STAGED, 17, LKEY)),
+            "the second place of 2"
+        );
     }
 
     #[test]
     fn a_refused_request_and_those_behind_it_stay() {
         let span = Span::new(&Block::region(), 0, 9);
         let mut window = SendWindow::new(4);
-        let mut batch = SendBatch::new(4, 0);
-        for offset in 0..4 {
-            batch.push(&span, &wr(offset, 1, SEND)).expect("room");
+        let mut batch = SendBatch::new(4, 0, staging(256, 4));
+        for ahead in 0..4 {
+            batch.push(window.number(ahead), &span, &wr(ahead, 1, SEND)).expect("room");
         }
-        assert!(matches!(batch.push(&span, &wr(0, 1, SEND)), Err(PostError::QueueFull)));
+        assert!(matches!(batch.push(5, &span, &wr(0, 1, SEND)), Err(PostError::QueueFull)));
         batch.link(&window);
         let third = &raw mut batch.requests[2];
         batch.drop_posted(third, &mut window);
@@ -248,7 +270,8 @@ mod tests {
         let again = walk(batch.link(&window));
         assert_eq!(
             again.iter().map(|s| (s.0, s.3.map(|e| e.addr))).collect::<Vec<_>>(),
-            [(3, Some(2)), (4, Some(3))]
+            [(3, Some(STAGED + 3 * 64)), (4, Some(STAGED))],
+            "in the places that they were copied to"
         );
         batch.drop_posted(ptr::null_mut(), &mut window);
         assert_eq!((batch.len(), window.posted()), (2, 2), "a driver that does not say which");
@@ -257,8 +280,8 @@ mod tests {
     #[test]
     fn out_of_the_region_is_refused_and_leaves_nothing() {
         let span = Span::new(&Block::region(), 0, 9);
-        let mut batch = SendBatch::new(4, 64);
-        assert!(matches!(batch.push(&span, &wr(250, 7, SEND)), Err(PostError::OutOfRange { .. })));
+        let mut batch = SendBatch::new(4, 64, staging(256, 4));
+        assert!(matches!(batch.push(1, &span, &wr(250, 7, SEND)), Err(PostError::OutOfRange { .. })));
         assert_eq!(batch.len(), 0);
     }
 }

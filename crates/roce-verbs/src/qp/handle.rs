@@ -22,6 +22,7 @@ use crate::sys::{self, Zeroed, ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_type
 pub(crate) struct Resources {
     pub(crate) rx: Mr,
     pub(crate) tx: Mr,
+    pub(crate) staging: Mr,
     pub(crate) send_cq: Arc<Cq>,
     pub(crate) recv_cq: Arc<Cq>,
     pub(crate) pd: Arc<Pd>,
@@ -106,6 +107,10 @@ impl QpHandle {
 
     pub(crate) fn tx(&self) -> &Mr {
         &self.resources.tx
+    }
+
+    pub(crate) fn staging(&self) -> &Mr {
+        &self.resources.staging
     }
 
     pub(crate) fn send_cq(&self) -> &Arc<Cq> {
