@@ -128,10 +128,11 @@ fn a_forged_icmp_message_does_not_lower_the_mtu() {
     });
 }
 
-/// Sends to an address that has no route at first.
-fn packets_without_a_route_are_lost_and_later_ones_arrive(faults: Option<&str>) {
+/// Sends to an address that has no route at first. It must be another one in each test: a process has one socket
+/// for an address, whatever the namespace.
+fn packets_without_a_route_are_lost_and_later_ones_arrive(far: [u8; 4], faults: Option<&str>) {
     in_a_network_of_its_own(move || {
-        let far = Ipv4Addr::new(192, 0, 2, 1);
+        let far = Ipv4Addr::from(far);
         let peer = PeerEndpoint { qpn: Qpn::new(0x77).unwrap(), rkey: None, ip: far };
         let faults = faults.map(|f| f.parse().unwrap());
         let near = SoftConfig { addr: fresh_addr(), faults, ..SoftConfig::default() };
@@ -164,12 +165,12 @@ fn packets_without_a_route_are_lost_and_later_ones_arrive(faults: Option<&str>) 
 
 #[test]
 fn a_route_may_come_late() {
-    packets_without_a_route_are_lost_and_later_ones_arrive(None);
+    packets_without_a_route_are_lost_and_later_ones_arrive([192, 0, 2, 1], None);
 }
 
 #[test]
 fn a_route_may_come_late_under_faults() {
-    packets_without_a_route_are_lost_and_later_ones_arrive(Some("seed=1"));
+    packets_without_a_route_are_lost_and_later_ones_arrive([192, 0, 2, 2], Some("seed=1"));
 }
 
 /// Needs no namespace: the kernel refuses broadcasts everywhere.
