@@ -118,7 +118,8 @@ impl Lines {
 
 /// Lines of the closing table begin with a workload's name, those of the verdict with its word.
 fn speaks_of_progress(line: &str) -> bool {
-    let closing = ["RESULT: ", "FAILED: ", "lost of ", "workload ", "---", "increment ", "surface-code "];
+    let closing =
+        ["RESULT: ", "FAILED: ", "lost of ", "late: ", "workload ", "---", "increment ", "surface-code "];
     !line.is_empty() && !closing.iter().any(|begin| line.starts_with(begin))
 }
 

@@ -129,10 +129,11 @@ fn write_json(options: &Options, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// A report that cannot be written is better known before the run than after it. What is in the file stays for now.
+/// A report that cannot be written is better known before the run than after it. And an earlier run's is not to be
+/// taken for this one's, should this one be killed.
 fn check_writable(options: &Options) -> Result<()> {
     if let Some(Json::File(path)) = &options.json {
-        File::options().append(true).create(true).open(path).with_context(|| cannot_write(path))?;
+        File::create(path).with_context(|| cannot_write(path))?;
     }
     Ok(())
 }

@@ -191,9 +191,13 @@ pub(crate) struct Reach {
 
 /// Starts a bridge for the FPGA.
 pub(crate) fn bridge(fpga: &Fpga, options: &str) -> (Program, Reach) {
+    bridge_for(fpga.ip, fpga.qpn, options)
+}
+
+/// Starts a bridge for the queue pair of a peer.
+pub(crate) fn bridge_for(peer: Ipv4Addr, qpn: u32, options: &str) -> (Program, Reach) {
     let ip = address();
-    let mut args =
-        words(&format!("--device soft:{ip} --peer-ip {} --remote-qp {:#x} --timeout 600", fpga.ip, fpga.qpn));
+    let mut args = words(&format!("--device soft:{ip} --peer-ip {peer} --remote-qp {qpn:#x} --timeout 600"));
     args.extend(words(options));
     let mut program = Program::start(BRIDGE, &args);
     program.wait_for("=== Bridge Ready ===");

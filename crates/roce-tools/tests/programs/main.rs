@@ -5,3 +5,4 @@ mod harness;
 mod refusals;
 mod runs;
 mod soak;
+mod strange_requests;
