@@ -99,7 +99,7 @@ unsafe extern "C" fn rx_poll_on<P: Port>(
 ) -> c_int {
     wall(RX_POLL, 0, || {
         if out_slot.is_null() {
-            // SAFETY: NULL is allowed.
+            // SAFETY: NULL is among the pointers that it allows.
             return unsafe { poll_slowly(handle, out_slot) };
         }
         // SAFETY: the caller vouches for the entries.

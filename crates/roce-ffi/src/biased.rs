@@ -191,7 +191,7 @@ impl<T> Deref for Inside<'_, T> {
 impl<T> DerefMut for Inside<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above.
+        // SAFETY: whoever is inside is alone, and the borrow of `self` is exclusive.
         unsafe { &mut *self.value }
     }
 }

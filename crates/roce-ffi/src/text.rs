@@ -36,7 +36,7 @@ mod tests {
         };
         assert_eq!(read(c"soft"), Ok(Some("soft".to_owned())));
         assert_eq!(read(c"\xFF"), Err(TextError { what: "name" }));
-        // SAFETY: NULL is allowed.
+        // SAFETY: NULL is among the pointers that it allows.
         assert_eq!(unsafe { text(std::ptr::null(), "name") }, Ok(None));
     }
 }

@@ -73,7 +73,7 @@ unsafe extern "C" fn create(out: *mut Handle, argc: c_int, argv: *mut *mut c_cha
         let arguments = unsafe { arguments(argc, argv)? };
         let provider = Provider::new(&Options::parse(&arguments)?)?;
         let handle = PROVIDERS.insert(provider).ok_or(Refusal::TableFull)?;
-        // SAFETY: as above.
+        // SAFETY: not NULL, which was checked first, and the caller vouches for the rest.
         unsafe { out.write(handle) };
         Ok(())
     })
