@@ -34,6 +34,7 @@ usage: cargo xtask COMMAND [OPTIONS]
   test [--quick]      runs everything that can be tested here; --quick leaves out what takes minutes
   vm [--] COMMAND     runs a command in a virtual machine that has soft-RoCE (--help: options)
   vm-test             runs the tests that need an RDMA device there
+  test-device         runs them on the RDMA device that ROCE_TEST_DEVICE names
   hw-test             checks RDMA devices and runs bridge and FPGA over them (--help: options)
   net-setup           makes soft-RoCE devices of this machine's kernel (--help: options)
   net-teardown        takes back exactly what net-setup did
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         Some("hw-test") => hw::run(rest),
         Some("net-setup") => net::setup(rest),
         Some("net-teardown") => net::teardown(rest),
+        Some("test-device") => vm::test_device(rest),
         Some("outside") => outside::run(rest),
         Some("tidy") => tidy::run(rest),
         Some("ci") => ci::run(rest),

@@ -147,6 +147,7 @@ impl Link {
 /// Chooses the link of `--backend`. The network, where one was made for this run, goes when it is dropped.
 pub(super) fn choose(options: &Options, sysfs: &Sysfs, say: Say) -> Result<(Link, Option<Network>)> {
     match &options.backend {
+        Backend::Soft if options.peer_device.is_some() => Ok((on_devices(options, sysfs, SOFT)?, None)),
         Backend::Soft => Ok((soft(options), None)),
         Backend::Device(name) => Ok((on_devices(options, sysfs, name)?, None)),
         Backend::Rxe => match rxe_devices(sysfs).as_slice() {
@@ -381,6 +382,13 @@ mod tests {
         assert_eq!(of(&link), (Some("rxe_a"), A, None, B));
         let Peer::Emulator(emulator) = &link.peer else { panic!("{link:?}") };
         assert_eq!(emulator.describe(&tree.sysfs()), "10.0.0.2 on soft, in namespace far");
+        let turned = Options {
+            backend: Backend::Soft,
+            peer_device: Some("rxe_a".into()),
+            bridge_ip: Some(B),
+            ..Options::default()
+        };
+        assert_eq!(of(&chosen(&tree, &turned).unwrap()), (None, B, Some("rxe_a"), A));
         let command = format!("{:?}", emulator.command(Path::new("/p")));
         assert_eq!(command, r#""ip" "netns" "exec" "far" "/p""#);
     }

@@ -18,7 +18,7 @@ checks every answer. Exit code: 0 all right, 1 not, 2 bad options. Numbers are d
                              what carries the packets: soft is RoCEv2 in userspace, rxe the kernel's soft-RoCE, vm
                              soft-RoCE in a virtual machine, DEVICE an RDMA device; auto takes an RDMA card that is
                              ready, else rxe where it can be had, else soft, and says why
-  --peer-device DEVICE|soft  the emulator's device, where the bridge's is a DEVICE (the same: loop-back of one port)
+  --peer-device DEVICE|soft  the emulator's device (that of --backend: the loop-back of one port)
   --ib-port N                the bridge's port of its device (1)
   --peer-ib-port N           the emulator's (on the same device that of the bridge, else 1)
   --unified                  the bridge receives, decodes and answers in one thread
@@ -296,9 +296,9 @@ impl Options {
 /// Options that mean nothing on some backends are refused there, not passed over.
 impl Options {
     fn fit_the_backend(&self) -> Result<(), String> {
-        let on_device = matches!(self.backend, Backend::Device(_) | Backend::Rxe);
-        if self.peer_device.is_some() && !on_device {
-            return Err("--peer-device goes with --backend DEVICE, which says where the bridge is".to_owned());
+        let says_where = matches!(self.backend, Backend::Device(_) | Backend::Rxe | Backend::Soft);
+        if self.peer_device.is_some() && !says_where {
+            return Err("--peer-device goes with a --backend that says where the bridge is".to_owned());
         }
         if self.ib_port == 0 || self.peer_ib_port == Some(0) {
             return Err("ports of a device are numbered from 1".to_owned());
@@ -533,7 +533,7 @@ mod tests {
             ("--drop-rate NaN", "0 to 1"),
             ("--seed 7", "--drop-rate"),
             ("--backend=", "auto, soft, rxe, vm"),
-            ("--peer-device mlx5_1", "--backend DEVICE"),
+            ("--peer-device mlx5_1", "--backend that says"),
             ("--backend mlx5_0 --ib-port 0", "from 1"),
             ("--backend mlx5_0 --drop-rate 0.1", "--backend soft"),
             ("--backend vm --pcap x", "--backend soft"),

@@ -208,6 +208,7 @@ impl OnInterface {
         let device = match steps::rxe_on(&Sysfs::of_the_machine(), interface) {
             Some(device) => {
                 network.say(&format!("{device} is on {interface} already"));
+                network.let_it_see_all_addresses(&device, interface)?;
                 device
             }
             None => {

@@ -152,6 +152,26 @@ impl Network {
         self.step(undo, &["rdma", "link", "add", device, "type", "rxe", "netdev", interface])
     }
 
+    /// The kernel follows the addresses of Ethernet interfaces; those of others, such as lo, it looks up once, when a device is
+    /// made. So one that we made is made again.
+    pub(super) fn let_it_see_all_addresses(&mut self, device: &str, interface: &str) -> Result<()> {
+        const ETHERNET: &str = "1";
+        let gids = Sysfs::of_the_machine().port(device, 1)?.gids;
+        let unseen = addresses_of(interface)?.into_iter().find(|ip| gids.of(*ip).is_none());
+        let Some(ip) = unseen else { return Ok(()) };
+        if attribute(interface, "type")? == ETHERNET {
+            return Ok(());
+        }
+        ensure!(
+            self.journal.steps().contains(&Undo::Rdma { name: device.to_owned() }),
+            "{device} was made before {ip} came to {interface}, and on an interface that is not Ethernet the kernel does not \
+             see it then. net-setup did not make {device}, so it is not touched; remove it with `rdma link delete {device}` if \
+             it may go, and ask again"
+        );
+        self.run(&["rdma", "link", "delete", device])?;
+        self.run(&["rdma", "link", "add", device, "type", "rxe", "netdev", interface])
+    }
+
     /// Returns once each of the addresses has its GID on the device's port.
     pub(crate) fn await_gids(&self, device: &str, port: u8, addresses: &[Ipv4Addr]) -> Result<()> {
         let sysfs = Sysfs::of_the_machine();

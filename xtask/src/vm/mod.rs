@@ -28,7 +28,7 @@ use anyhow::Result;
 pub(crate) use self::job::{Job, Net, Task};
 pub(crate) use self::machine::Host;
 use self::options::{Options, Request, USAGE};
-pub(crate) use self::suites::run as test;
+pub(crate) use self::suites::{on_device as test_device, run as test};
 use crate::process::Stream;
 use crate::{interrupt, usage_error};
 

@@ -4,7 +4,8 @@
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -12,8 +13,9 @@ use anyhow::{Context, Result};
 use super::job::{Job, Net, Task};
 use super::machine::Host;
 use super::{Progress, quote, to_ours};
-use crate::process::Stream;
-use crate::{cargo, interrupt, table, test, usage_error};
+use crate::process::{Process, Stderr, Stream};
+use crate::rdma::Sysfs;
+use crate::{build, cargo, interrupt, table, test, usage_error};
 
 pub(crate) const USAGE: &str = "\
 usage: cargo xtask vm-test [--only TEXT] [--verbose]
@@ -23,6 +25,18 @@ passed, 1 not. See docs/vm.md.
 
   --only TEXT   only suites whose name has TEXT in it, such as lo or roce-verbs
   --verbose     show the messages of the guest's kernel too
+";
+
+const DEVICE_USAGE: &str = "\
+usage: ROCE_TEST_DEVICE=DEVICE cargo xtask test-device
+
+Runs the tests of the libibverbs path on an RDMA device of this machine. Exit code: 0 all passed, 1 not. See
+docs/hardware.md. The environment says on what:
+
+  ROCE_TEST_DEVICE           the device (`rdma link` lists them)
+  ROCE_TEST_PEER_DEVICE      another one, for the far ends; otherwise both ends share the port
+  ROCE_TEST_SECOND_ADDRESS   IFACE=IP/LENGTH: added for the tests that want two on one port; needs root
+  ROCE_TEST_INTERFACE        the device's interface: taken down and up again by a test that runs only with this
 ";
 
 /// How long one machine's tests may take together.
@@ -52,15 +66,36 @@ const fn conformance(net: Net, mtu: u32, env: &'static [(&str, &str)]) -> Suite 
     Suite { package: "roce-conformance", test: "device", features: "verbs", net, mtu, env }
 }
 
+/// Tests of this program, on the programs that it builds.
+const fn whole_path(test: &'static str, net: Net, env: &'static [(&str, &str)]) -> Suite {
+    Suite { package: OURSELVES, test, features: "", net, mtu: 9000, env }
+}
+
+const OURSELVES: &str = "xtask";
+/// Both ends on one port, made by the tests themselves: on lo an address must be there before the device.
+const LO_TWICE: &[(&str, &str)] =
+    &[("ROCE_TEST_DEVICE", "rxe0"), ("ROCE_TEST_SECOND_ADDRESS", "lo=127.0.0.2/8")];
+const FAR: &[(&str, &str)] = &[
+    ("ROCE_TEST_DEVICE", "rxe_a"),
+    ("ROCE_TEST_IP", "10.0.0.1"),
+    ("ROCE_TEST_FAR", "far"),
+    ("ROCE_TEST_FAR_IP", "10.0.0.2"),
+];
+const CHANGES: &[(&str, &str)] = &[("ROCE_TEST_NET", "1")];
+
 /// Neighbours with the same network share a machine; what takes a link down comes last on it.
 const SUITES: &[Suite] = &[
     verbs("device", Net::Lo, 9000, LO),
     conformance(Net::Lo, 9000, LO),
     verbs("device", Net::Veth, 9000, PAIR),
     conformance(Net::Veth, 9000, PAIR),
+    whole_path("device_emulation", Net::Veth, PAIR),
     verbs("link_down", Net::Veth, 9000, UNPLUGGED),
     verbs("device", Net::Veth, 1500, PAIR),
     conformance(Net::Veth, 1500, PAIR),
+    whole_path("device_interop", Net::Netns, FAR),
+    whole_path("device_emulation", Net::None, LO_TWICE),
+    whole_path("device_net", Net::None, CHANGES),
 ];
 
 impl Suite {
@@ -68,9 +103,20 @@ impl Suite {
         format!("{} {} on {}", self.package, self.test, self.network())
     }
 
+    /// Where cargo would run it.
+    fn folder(&self) -> PathBuf {
+        let root = cargo::root();
+        if self.package == OURSELVES {
+            root.join(self.package)
+        } else {
+            root.join("crates").join(self.package)
+        }
+    }
+
     fn network(&self) -> String {
         match self.net {
             Net::Veth | Net::Netns => format!("{}, MTU {}", self.net.name(), self.mtu),
+            Net::None if self.env == LO_TWICE => "lo, two addresses".to_owned(),
             Net::None | Net::Lo => self.net.name().to_owned(),
         }
     }
@@ -103,30 +149,97 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<ExitCode> {
     }
     // The machine first: without one nothing needs to be built.
     let host = Host::new(None, progress)?;
-    let mut programs = Vec::new();
-    for suite in &chosen {
-        programs.push(program(suite)?);
-    }
-    let together: Vec<(&Suite, PathBuf)> = chosen.into_iter().zip(programs).collect();
-    let mut rows = Vec::new();
-    let mut failed = 0;
+    let together = with_programs(chosen)?;
+    let mut rows = Rows::default();
     for machine in together.chunk_by(|(a, _), (b, _)| (a.net, a.mtu) == (b.net, b.mtu)) {
         let (outcomes, lost) = run_together(&host, machine)?;
-        for ((suite, _), outcome) in machine.iter().zip(outcomes) {
-            let verdict = outcome.verdict(lost.as_deref());
-            failed += u32::from(verdict.is_err());
-            rows.push(outcome.row(suite, verdict));
+        for ((suite, _), outcome) in machine.iter().zip(&outcomes) {
+            rows.add(suite, outcome, lost.as_deref());
         }
     }
-    let headers = ["suite", "network", "state", "passed", "failed", "seconds", "note"];
-    println!("\n{}", table::render(&headers, &rows));
-    println!(
-        "{} of {} suites passed, in {:.0} s",
-        rows.len() - failed as usize,
-        rows.len(),
-        started.elapsed().as_secs_f64()
-    );
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(rows.conclude(started))
+}
+
+/// `cargo xtask test-device`: those suites that need nothing but a device, on the one that the environment names.
+pub(crate) fn on_device(args: Vec<OsString>) -> Result<ExitCode> {
+    if args.iter().any(|arg| arg == "--help" || arg == "-h") {
+        print!("{DEVICE_USAGE}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(arg) = args.first() {
+        return Err(usage_error(format!("no such option: {}", arg.to_string_lossy()), DEVICE_USAGE));
+    }
+    let given = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let sysfs = Sysfs::of_the_machine();
+    let Some(device) = given("ROCE_TEST_DEVICE") else {
+        let problem = format!("ROCE_TEST_DEVICE is not set; of RDMA devices {}", sysfs.list_of_devices());
+        return Err(usage_error(problem, DEVICE_USAGE));
+    };
+    for device in [Some(device), given("ROCE_TEST_PEER_DEVICE")].into_iter().flatten() {
+        sysfs.port(&device, 1)?;
+    }
+    interrupt::install()?;
+    let started = Instant::now();
+    let together = with_programs(for_devices(given("ROCE_TEST_INTERFACE").is_some()))?;
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(script(&together, Env::OfTheCaller));
+    let report = Arc::new(Mutex::new(Report::of(together.len())));
+    let heard = Arc::clone(&report);
+    let sink = move |stream, line: &str| {
+        println!("{line}");
+        if stream == Stream::Out {
+            heard.lock().unwrap_or_else(PoisonError::into_inner).hear(line);
+        }
+    };
+    Process::spawn(&mut command, Stderr::Lines, sink)?.wait()?;
+    let outcomes = std::mem::take(&mut report.lock().unwrap_or_else(PoisonError::into_inner).outcomes);
+    let mut rows = Rows::default();
+    for ((suite, _), outcome) in together.iter().zip(&outcomes) {
+        rows.add(suite, outcome, None);
+    }
+    Ok(rows.conclude(started))
+}
+
+/// One suite of each kind that runs on any device; the one that takes a link down only where it was named.
+fn for_devices(link_down: bool) -> Vec<&'static Suite> {
+    let mut suites: Vec<&Suite> = Vec::new();
+    for suite in SUITES {
+        let wanted = match suite.test {
+            "device" | "device_emulation" => true,
+            "link_down" => link_down,
+            _ => false,
+        };
+        if wanted && !suites.iter().any(|other| (other.package, other.test) == (suite.package, suite.test)) {
+            suites.push(suite);
+        }
+    }
+    // What takes a link down comes last.
+    suites.sort_by_key(|suite| suite.test == "link_down");
+    suites
+}
+
+/// The closing table.
+#[derive(Debug, Default)]
+struct Rows {
+    rows: Vec<Vec<String>>,
+    failed: usize,
+}
+
+impl Rows {
+    fn add(&mut self, suite: &Suite, outcome: &Outcome, lost: Option<&str>) {
+        let verdict = outcome.verdict(lost);
+        self.failed += usize::from(verdict.is_err());
+        self.rows.push(outcome.row(suite, verdict));
+    }
+
+    fn conclude(self, started: Instant) -> ExitCode {
+        let headers = ["suite", "network", "state", "passed", "failed", "seconds", "note"];
+        println!("\n{}", table::render(&headers, &self.rows));
+        let all = self.rows.len();
+        let seconds = started.elapsed().as_secs_f64();
+        println!("{} of {all} suites passed, in {seconds:.0} s", all - self.failed);
+        if self.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
 }
 
 /// `None`: help was asked for.
@@ -148,12 +261,21 @@ fn options(args: Vec<OsString>) -> Result<Option<(String, Progress)>> {
     Ok(Some((only, progress)))
 }
 
+/// The suites with their test programs, built, and with them what they run.
+fn with_programs(suites: Vec<&Suite>) -> Result<Vec<(&Suite, PathBuf)>> {
+    if suites.iter().any(|suite| suite.package == OURSELVES) {
+        build::verbs_programs()?;
+    }
+    suites.into_iter().map(|suite| Ok((suite, program(suite)?))).collect()
+}
+
 /// Builds the suite's test program.
 fn program(suite: &Suite) -> Result<PathBuf> {
     let mut build = cargo::command(["test", "--no-run", "--package", suite.package, "--test", suite.test]);
     if !suite.features.is_empty() {
         build.args(["--features", suite.features]);
     }
+    cargo::find_libclang(&mut build);
     let built = cargo::build_programs(build).with_context(|| {
         format!(
             "cannot build test {} of {}; `cargo xtask setup` installs what it needs",
@@ -174,7 +296,7 @@ fn is_build_of(path: &Path, test: &str) -> bool {
 fn run_together(host: &Host, suites: &[(&Suite, PathBuf)]) -> Result<(Vec<Outcome>, Option<String>)> {
     let first = suites[0].0;
     let job = Job {
-        task: Task::Command(vec!["sh".into(), "-c".into(), script(suites)]),
+        task: Task::Command(vec!["sh".into(), "-c".into(), script(suites, Env::OfTheSuite)]),
         env: vec![("TERM".to_owned(), "dumb".into()), ("RUST_BACKTRACE".to_owned(), "1".into())],
         cwd: "/".into(),
         net: first.net,
@@ -183,7 +305,7 @@ fn run_together(host: &Host, suites: &[(&Suite, PathBuf)]) -> Result<(Vec<Outcom
         mem: 1024,
         timeout: Some(TIMEOUT),
     };
-    let mut report = Report { outcomes: vec![Outcome::default(); suites.len()], ..Report::default() };
+    let mut report = Report::of(suites.len());
     let ran = host.run(&job, &mut |stream, bytes| {
         if stream == Stream::Out {
             report.take(bytes);
@@ -203,12 +325,14 @@ fn run_together(host: &Host, suites: &[(&Suite, PathBuf)]) -> Result<(Vec<Outcom
 }
 
 /// Runs each suite in its package's folder, as cargo would, with a line before and one behind.
-fn script(suites: &[(&Suite, PathBuf)]) -> OsString {
+fn script(suites: &[(&Suite, PathBuf)], env: Env) -> OsString {
     let mut script = Vec::new();
     for (index, (suite, program)) in suites.iter().enumerate() {
-        let folder = cargo::root().join("crates").join(suite.package);
+        let folder = suite.folder();
         let mut words: Vec<OsString> = vec!["env".into()];
-        words.extend(suite.env.iter().map(|(name, value)| format!("{name}={value}").into()));
+        if env == Env::OfTheSuite {
+            words.extend(suite.env.iter().map(|(name, value)| format!("{name}={value}").into()));
+        }
         words.extend([program.clone().into(), "--include-ignored".into(), "--test-threads=1".into()]);
         script.extend(quote::command(["echo".into(), format!("{BEGIN}{index}: {}", suite.name())]));
         script.extend(b"; cd ");
@@ -218,6 +342,13 @@ fn script(suites: &[(&Suite, PathBuf)]) -> OsString {
         script.extend(format!("; echo \"{END}{index}: $?\"\n").bytes());
     }
     std::os::unix::ffi::OsStringExt::from_vec(script)
+}
+
+/// Who says which device a suite takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Env {
+    OfTheSuite,
+    OfTheCaller,
 }
 
 const BEGIN: &str = "=== suite ";
@@ -233,6 +364,10 @@ struct Report {
 }
 
 impl Report {
+    fn of(suites: usize) -> Self {
+        Self { outcomes: vec![Outcome::default(); suites], ..Self::default() }
+    }
+
     fn take(&mut self, bytes: &[u8]) {
         for byte in bytes {
             if *byte == b'\n' {
@@ -310,12 +445,10 @@ impl Outcome {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
 
     fn outcome_of(lines: &str) -> Outcome {
-        let mut report = Report { outcomes: vec![Outcome::default(); 2], ..Report::default() };
+        let mut report = Report::of(2);
         // In pieces as small as they may come.
         lines.bytes().for_each(|byte| report.take(&[byte]));
         report.outcomes.swap_remove(1)
@@ -357,8 +490,8 @@ mod tests {
         // Stands for a test program: says what it was given, and ends as the first of two would when tests fail.
         let fake = PathBuf::from("/usr/bin/printenv");
         let suites = [(&SUITES[0], fake.clone()), (&SUITES[2], fake)];
-        let output = Command::new("sh").arg("-c").arg(script(&suites)).output().unwrap();
-        let mut report = Report { outcomes: vec![Outcome::default(); 2], ..Report::default() };
+        let output = Command::new("sh").arg("-c").arg(script(&suites, Env::OfTheSuite)).output().unwrap();
+        let mut report = Report::of(2);
         report.take(&output.stdout);
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(text.starts_with("=== suite 0: roce-verbs device on lo\n"), "{text}");
@@ -372,6 +505,16 @@ mod tests {
         assert!(is_build_of(Path::new("/t/deps/link_down-0a1b"), "link_down"));
         assert!(!is_build_of(Path::new("/t/deps/down-0a1b"), "link_down"));
         assert!(!is_build_of(Path::new("/t/debug/device"), "device"));
+    }
+
+    #[test]
+    fn a_device_gets_each_kind_of_suite_once() {
+        let names = |link_down| {
+            let suites = for_devices(link_down);
+            suites.iter().map(|suite| format!("{} {}", suite.package, suite.test)).collect::<Vec<_>>()
+        };
+        assert_eq!(names(false), ["roce-verbs device", "roce-conformance device", "xtask device_emulation"]);
+        assert_eq!(names(true).last().map(String::as_str), Some("roce-verbs link_down"));
     }
 
     #[test]
