@@ -10,12 +10,14 @@
 
 #![deny(unsafe_code)]
 
+mod counter;
 mod endpoint;
 mod ids;
 mod qp;
 #[allow(unsafe_code)]
 mod region;
 
+pub use counter::Counter;
 pub use endpoint::{LocalEndpoint, PeerEndpoint};
 pub use ids::{Gid, IdError, Mtu, Psn, Qpn, Rkey};
 pub use qp::{

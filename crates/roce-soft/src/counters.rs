@@ -1,11 +1,10 @@
 //! Counters of the wire, and why packets were dropped.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use crossbeam_utils::CachePadded;
-use roce_core::WireStats;
+use roce_core::{Counter, WireStats};
 
 use crate::port::Port;
 use crate::refusal::Refusal;
@@ -62,24 +61,6 @@ impl DropReason {
         (Self::BadLength, "rx_drop_bad_length"),
         (Self::NoReceive, "rx_drop_no_receive"),
     ];
-}
-
-/// A number that one thread at a time changes and any thread reads.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn add(&self, n: u64) {
-        self.set(self.get().wrapping_add(n));
-    }
-
-    pub(crate) fn set(&self, value: u64) {
-        self.0.store(value, Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 /// One count for each [`DropReason`].

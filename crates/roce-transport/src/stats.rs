@@ -1,26 +1,7 @@
 //! Counters that one thread writes and any thread reads.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use crossbeam_utils::CachePadded;
-
-/// A counter with one writer, which therefore needs no locked instruction.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn add(&self, n: u64) {
-        self.set(self.get().wrapping_add(n));
-    }
-
-    pub(crate) fn set(&self, value: u64) {
-        self.0.store(value, Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
+use roce_core::Counter;
 
 #[derive(Debug, Default)]
 pub(crate) struct RxCounters {

@@ -11,6 +11,7 @@ mod tools;
 
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -35,7 +36,9 @@ pub(crate) struct Say {
 
 impl Say {
     pub(crate) fn line(self, text: &str) {
-        if self.to_stderr { eprintln!("{text}") } else { println!("{text}") }
+        // A reader that has seen enough, such as `head`, is no reason to panic.
+        let _ =
+            if self.to_stderr { writeln!(io::stderr(), "{text}") } else { writeln!(io::stdout(), "{text}") };
     }
 }
 
