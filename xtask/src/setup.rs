@@ -68,6 +68,7 @@ const NEEDS: &[Need] = &[
     ),
     component("rustfmt", "checks the formatting", Probe::Cargo("fmt")),
     component("clippy", "runs the lints", Probe::Cargo("clippy")),
+    debian("g++", Purpose::Testing, "compiles the C++ examples", Probe::Program("c++")),
     debian(
         "libibverbs-dev",
         Purpose::Verbs,
