@@ -2,9 +2,9 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
+use roce_core::Counter;
 
 use crate::rpc::Status;
 
@@ -27,12 +27,12 @@ const EVENTS: usize = Event::Overwritten as usize + 1;
 
 /// A handle on a loop's counters. Clones read the same ones.
 #[derive(Clone, Default)]
-pub struct DispatchStats(Arc<CachePadded<[AtomicU64; EVENTS]>>);
+pub struct DispatchStats(Arc<CachePadded<[Counter; EVENTS]>>);
 
 impl DispatchStats {
     /// The counters now. They are read one after the other, so a running loop may be between two of them.
     pub fn snapshot(&self) -> DispatchCounts {
-        let get = |event: Event| self.0[event as usize].load(Ordering::Relaxed);
+        let get = |event: Event| self.0[event as usize].get();
         DispatchCounts {
             requests: get(Event::Request),
             responses: get(Event::Response),
@@ -47,10 +47,9 @@ impl DispatchStats {
         }
     }
 
-    /// Only the loop writes, so a load and a store need no locked instruction.
+    /// Only the loop calls this.
     pub(crate) fn count(&self, event: Event) {
-        let counter = &self.0[event as usize];
-        counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.0[event as usize].add(1);
     }
 
     /// Counts how a call went, where it did not go well.

@@ -187,9 +187,9 @@ impl<D: Device> Transceiver<D> {
         let mut inner = self.lock();
         match inner.phase {
             Phase::SetUp(_) => {}
-            Phase::Created => return Err(self.wrong_state("connect", State::Created)),
+            Phase::Created => return Err(Error::State { call: "connect", state: State::Created }),
             Phase::Connected { .. } | Phase::Monitored | Phase::Unified => return Ok(()),
-            Phase::Stopped => return Err(self.wrong_state("connect", State::Failed)),
+            Phase::Stopped => return Err(Error::State { call: "connect", state: State::Failed }),
             Phase::Closed => return Err(Error::Closed),
         }
         let route = Route::new(self.config.tx_mode, self.config.peer_rx_base, peer.rkey)?;
@@ -317,10 +317,6 @@ impl<D: Device> Transceiver<D> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wrong_state(&self, call: &'static str, state: State) -> Error {
-        Error::State { call, state }
-    }
-
     fn build(&self) -> Result<(D::Qp, Parts), Error> {
         let rx_ring = self.allocate_ring()?;
         let tx_ring = self.allocate_ring()?;
@@ -387,7 +383,7 @@ impl<D: Device> Transceiver<D> {
         if self.config.mode == Mode::Unified || !matches!(inner.phase, Phase::Connected { .. }) {
             return Err(match inner.phase {
                 Phase::Closed => Error::Closed,
-                _ => self.wrong_state("blocking_monitor", state),
+                _ => Error::State { call: "blocking_monitor", state },
             });
         }
         let Phase::Connected { send, recv, route } = std::mem::replace(&mut inner.phase, Phase::Monitored)
