@@ -60,12 +60,12 @@ fn programs() -> PathBuf {
     dir
 }
 
-/// All that a network setup may change, as text.
+/// All that a network setup may change, as text. Of IPv6 there is nothing but what the kernel itself does to an interface, in its
+/// own time.
 pub(crate) fn network() -> String {
-    let mut all = String::new();
-    for args in [&["-o", "link"][..], &["-o", "address"], &["neighbour"], &["route", "show", "table", "all"]]
-    {
-        all += &said("ip", args);
+    let mut all = said("ip", &["-o", "link"]);
+    for args in [&["-o", "address"][..], &["neighbour"], &["route", "show", "table", "all"]] {
+        all += &said("ip", &[&["-4"], args].concat());
     }
     all += &said("rdma", &["link"]);
     for interface in fs::read_dir("/proc/sys/net/ipv4/conf").unwrap() {
