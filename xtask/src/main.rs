@@ -7,7 +7,6 @@
 
 mod build;
 mod cargo;
-mod ci;
 mod emulate;
 mod hw;
 mod interrupt;
@@ -31,7 +30,7 @@ usage: cargo xtask COMMAND [OPTIONS]
   setup [--check]     installs what building and testing need; --check only says what is missing
   build [--release]   builds the programs
   emulate [OPTIONS]   runs FPGA, decoder and playback on this machine and checks every answer (--help: options)
-  test [--quick]      runs everything that can be tested here; --quick leaves out what takes minutes
+  test [--quick]      setup, then everything that can be tested here; --quick leaves out what takes minutes
   vm [--] COMMAND     runs a command in a virtual machine that has soft-RoCE (--help: options)
   vm-test             runs the tests that need an RDMA device there
   test-device         runs them on the RDMA device that ROCE_TEST_DEVICE names
@@ -40,7 +39,6 @@ usage: cargo xtask COMMAND [OPTIONS]
   net-teardown        takes back exactly what net-setup did
   outside             builds and runs projects that use single crates, as strangers would
   tidy                checks the rules that neither compiler nor clippy knows
-  ci                  setup, then test
 ";
 
 fn main() -> ExitCode {
@@ -60,7 +58,6 @@ fn main() -> ExitCode {
         Some("test-device") => vm::test_device(rest),
         Some("outside") => outside::run(rest),
         Some("tidy") => tidy::run(rest),
-        Some("ci") => ci::run(rest),
         Some("help" | "--help" | "-h") => {
             print!("{USAGE}");
             Ok(ExitCode::SUCCESS)

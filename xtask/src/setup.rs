@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use crate::process::{how, run as run_command};
 use crate::{cargo, interrupt, only_flag, table};
@@ -109,28 +109,50 @@ const fn component(name: &'static str, why: &'static str, probe: Probe) -> Need 
 pub(crate) fn run(args: Vec<OsString>) -> Result<ExitCode> {
     let check = only_flag(args, Some("--check"))?;
     interrupt::install()?;
+    Ok(if complete(check)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Shows what is needed and, unless only asked to check, installs what is missing. Is everything there in the end?
+pub(crate) fn complete(check: bool) -> Result<bool> {
     let missing: Vec<&Need> = NEEDS.iter().filter(|need| !is_there(&need.probe)).collect();
     let rows: Vec<Vec<String>> = NEEDS.iter().map(|need| row(need, &missing)).collect();
     print!("{}", table::render(&["needed", "from", "state", "for", "why"], &rows));
     if missing.is_empty() {
         println!("Nothing is missing.");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(true);
     }
     let commands = commands(&missing, &Machine::this());
     if check || commands.iter().any(Vec::is_empty) {
         println!("{}", advice(&missing, &commands));
-        return Ok(ExitCode::FAILURE);
+        return Ok(false);
     }
     for words in &commands {
-        println!("+ {}", words.join(" "));
-        let status = run_command(Command::new(&words[0]).args(&words[1..]))?;
-        ensure!(status.success(), "`{}` failed ({}); its messages are above", words.join(" "), how(status));
+        // What failed shows below: it is still missing.
+        succeeds(words)?;
     }
-    let still: Vec<&str> =
-        missing.iter().filter(|need| !is_there(&need.probe)).map(|need| need.name()).collect();
-    ensure!(still.is_empty(), "installed, and still not found: {}", still.join(", "));
-    println!("Nothing is missing any more.");
-    Ok(ExitCode::SUCCESS)
+    let still: Vec<&Need> = missing.into_iter().filter(|need| !is_there(&need.probe)).collect();
+    if still.is_empty() {
+        println!("Nothing is missing any more.");
+    }
+    for need in &still {
+        eprintln!(
+            "error: {} could not be installed, the messages are above; it is for: {} ({})",
+            need.name(),
+            need.purpose.name(),
+            need.why
+        );
+    }
+    Ok(still.is_empty())
+}
+
+/// Runs a command. It may fail.
+fn succeeds(words: &[String]) -> Result<bool> {
+    println!("+ {}", words.join(" "));
+    let status = run_command(Command::new(&words[0]).args(&words[1..]))?;
+    if !status.success() {
+        eprintln!("`{}` failed ({})", words.join(" "), how(status));
+    }
+    Ok(status.success())
 }
 
 impl Purpose {
@@ -232,10 +254,10 @@ fn commands(missing: &[&Need], machine: &Machine) -> Vec<Vec<String>> {
         match as_root {
             Some(apt) => {
                 commands.push(words(apt, &["update"]));
-                commands.push(words(
-                    apt,
-                    &[&["install", "-y", "--no-install-recommends"], &packages[..]].concat(),
-                ));
+                // One by one: a release that lacks one of them still gets the others.
+                for package in packages {
+                    commands.push(words(apt, &["install", "-y", "--no-install-recommends", package]));
+                }
             }
             None => commands.push(Vec::new()),
         }
@@ -303,7 +325,8 @@ mod tests {
             lines(&missing, ROOT),
             [
                 "env DEBIAN_FRONTEND=noninteractive apt-get update",
-                "env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends gcc libc6-dev"
+                "env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends gcc",
+                "env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends libc6-dev"
             ]
         );
         let user = Machine { root: false, sudo: true, ..ROOT };

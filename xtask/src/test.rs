@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::process::{Process, Stderr, how};
-use crate::{cargo, interrupt, only_flag, outside, table};
+use crate::{cargo, interrupt, only_flag, outside, setup, table};
 
 /// Something to test.
 struct Step {
@@ -57,6 +57,9 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<ExitCode> {
     let quick = only_flag(args, Some("--quick"))?;
     interrupt::install()?;
     let mut outcomes = Vec::new();
+    if !quick && !setup::complete(false)? {
+        eprintln!("What needs those will fail.");
+    }
     for step in steps()?.into_iter().filter(|step| !(quick && step.slow)) {
         outcomes.push(step.run()?);
     }
@@ -90,6 +93,7 @@ fn steps() -> Result<Vec<Step>> {
     }
     let lossy = ["--workload", "increment", "--drop-rate", "0.02", "--seed", "7"];
     steps.push(slow("emulate with losses: must fail", What::Fails(emulate(&lossy)?, "RESULT: FAIL (lost ")));
+    steps.push(slow("RDMA devices, in a virtual machine", What::Tests(ourselves(&["vm-test"])?)));
     Ok(steps)
 }
 

@@ -45,7 +45,7 @@ const TIMEOUT: Duration = Duration::from_secs(1200);
 /// Tests on some network of the guest.
 struct Suite {
     package: &'static str,
-    /// Its integration test, a file in `tests`.
+    /// Its integration test, a file in `tests`, or [`UNIT`].
     test: &'static str,
     features: &'static str,
     net: Net,
@@ -72,6 +72,8 @@ const fn whole_path(test: &'static str, net: Net, env: &'static [(&str, &str)]) 
 }
 
 const OURSELVES: &str = "xtask";
+/// The tests inside a library.
+const UNIT: &str = "unit";
 /// Both ends on one port, made by the tests themselves: on lo an address must be there before the device.
 const LO_TWICE: &[(&str, &str)] =
     &[("ROCE_TEST_DEVICE", "rxe0"), ("ROCE_TEST_SECOND_ADDRESS", "lo=127.0.0.2/8")];
@@ -85,6 +87,7 @@ const CHANGES: &[(&str, &str)] = &[("ROCE_TEST_NET", "1")];
 
 /// Neighbours with the same network share a machine; what takes a link down comes last on it.
 const SUITES: &[Suite] = &[
+    verbs(UNIT, Net::Lo, 9000, LO),
     verbs("device", Net::Lo, 9000, LO),
     conformance(Net::Lo, 9000, LO),
     verbs("device", Net::Veth, 9000, PAIR),
@@ -205,7 +208,7 @@ fn for_devices(link_down: bool) -> Vec<&'static Suite> {
     let mut suites: Vec<&Suite> = Vec::new();
     for suite in SUITES {
         let wanted = match suite.test {
-            "device" | "device_emulation" => true,
+            UNIT | "device" | "device_emulation" => true,
             "link_down" => link_down,
             _ => false,
         };
@@ -271,18 +274,24 @@ fn with_programs(suites: Vec<&Suite>) -> Result<Vec<(&Suite, PathBuf)>> {
 
 /// Builds the suite's test program.
 fn program(suite: &Suite) -> Result<PathBuf> {
-    let mut build = cargo::command(["test", "--no-run", "--package", suite.package, "--test", suite.test]);
+    let mut build = cargo::command(["test", "--no-run", "--package", suite.package]);
+    if suite.test == UNIT {
+        build.arg("--lib");
+    } else {
+        build.args(["--test", suite.test]);
+    }
     if !suite.features.is_empty() {
         build.args(["--features", suite.features]);
     }
     cargo::find_libclang(&mut build);
     let built = cargo::build_programs(build).with_context(|| {
         format!(
-            "cannot build test {} of {}; `cargo xtask setup` installs what it needs",
+            "cannot build the {} tests of {}; `cargo xtask setup` installs what they need",
             suite.test, suite.package
         )
     })?;
-    let named = |path: &&PathBuf| is_build_of(path, suite.test);
+    let name = if suite.test == UNIT { suite.package.replace('-', "_") } else { suite.test.to_owned() };
+    let named = |path: &&PathBuf| is_build_of(path, &name);
     built.iter().find(named).cloned().with_context(|| format!("the build made no test called {}", suite.test))
 }
 
@@ -489,12 +498,12 @@ mod tests {
     fn the_script_runs_every_suite_and_tells_of_each() {
         // Stands for a test program: says what it was given, and ends as the first of two would when tests fail.
         let fake = PathBuf::from("/usr/bin/printenv");
-        let suites = [(&SUITES[0], fake.clone()), (&SUITES[2], fake)];
+        let suites = [(&SUITES[0], fake.clone()), (&SUITES[1], fake)];
         let output = Command::new("sh").arg("-c").arg(script(&suites, Env::OfTheSuite)).output().unwrap();
         let mut report = Report::of(2);
         report.take(&output.stdout);
         let text = String::from_utf8(output.stdout).unwrap();
-        assert!(text.starts_with("=== suite 0: roce-verbs device on lo\n"), "{text}");
+        assert!(text.starts_with("=== suite 0: roce-verbs unit on lo\n"), "{text}");
         let statuses: Vec<Option<u8>> = report.outcomes.iter().map(|outcome| outcome.status).collect();
         // printenv takes no option called --include-ignored.
         assert_eq!(statuses, [Some(2), Some(2)], "{text}");
@@ -513,7 +522,10 @@ mod tests {
             let suites = for_devices(link_down);
             suites.iter().map(|suite| format!("{} {}", suite.package, suite.test)).collect::<Vec<_>>()
         };
-        assert_eq!(names(false), ["roce-verbs device", "roce-conformance device", "xtask device_emulation"]);
+        assert_eq!(
+            names(false),
+            ["roce-verbs unit", "roce-verbs device", "roce-conformance device", "xtask device_emulation"]
+        );
         assert_eq!(names(true).last().map(String::as_str), Some("roce-verbs link_down"));
     }
 
