@@ -1,6 +1,7 @@
 //! The register control plane of a Holoscan Sensor Bridge FPGA, from the host's side.
 //!
 //! - [`ecb`]: the register protocol as bytes, without any I/O; both ends of it.
+//! - [`enumeration`]: the broadcasts by which boards make themselves known, as bytes; both ends of it.
 //! - [`regs`]: where the registers and memories lie.
 //! - [`sample`]: the 585-bit samples of the capture memory.
 //! - [`Client`] and [`BlockingClient`]: read and write registers over UDP.
@@ -14,7 +15,9 @@ mod blocking;
 mod client;
 mod configure;
 pub mod ecb;
+pub mod enumeration;
 mod error;
+mod identity;
 pub mod regs;
 pub mod sample;
 
@@ -22,3 +25,4 @@ pub use blocking::BlockingClient;
 pub use client::{Client, Timing};
 pub use configure::RoceConfig;
 pub use error::{Access, HsbError, Silence};
+pub use identity::{IdentityError, Mac, Serial, Uuid};
