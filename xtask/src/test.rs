@@ -93,6 +93,7 @@ fn steps() -> Result<Vec<Step>> {
     }
     let lossy = ["--workload", "increment", "--drop-rate", "0.02", "--seed", "7"];
     steps.push(slow("emulate with losses: must fail", What::Fails(emulate(&lossy)?, "RESULT: FAIL (lost ")));
+    steps.push(slow("libibverbs, without a device", What::Tests(verbs())));
     steps.push(slow("RDMA devices, in a virtual machine", What::Tests(ourselves(&["vm-test"])?)));
     Ok(steps)
 }
@@ -125,6 +126,13 @@ fn tests() -> Command {
         return cargo::command(["nextest", "run", "--no-fail-fast"]);
     }
     cargo::command(["test", "--lib", "--bins", "--tests", "--no-fail-fast", "--quiet"])
+}
+
+/// The unit tests of what speaks to libibverbs; those that need a device are for `vm-test`.
+fn verbs() -> Command {
+    let mut tests = cargo::command(["test", "--package", "roce-verbs", "--lib", "--quiet"]);
+    cargo::find_libclang(&mut tests);
+    tests
 }
 
 fn documentation() -> Command {
