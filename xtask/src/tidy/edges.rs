@@ -41,9 +41,14 @@ const LAYERS: &[Layer] = &[
         NO_VERBS,
     ),
     layer("roce-ffi", &[], NO_RUNTIME),
-    Layer { name: "roce-capi", siblings: None, never: NO_VERBS },
-    Layer { name: "roce-provider", siblings: None, never: NO_VERBS },
+    layer("roce-capi", &["roce-core", "roce-ffi", "roce-ring", "roce-transport"], NO_RUNTIME),
+    layer(
+        "roce-provider",
+        &["roce-core", "roce-dispatch", "roce-ffi", "roce-rendezvous", "roce-ring", "roce-transport"],
+        NO_VERBS,
+    ),
     Layer { name: "roce-conformance", siblings: None, never: NO_VERBS },
+    Layer { name: "roce-fuzz", siblings: None, never: NO_VERBS },
     Layer { name: "roce-tools", siblings: None, never: NO_VERBS },
     layer("xtask", &[], NO_RUNTIME),
 ];
