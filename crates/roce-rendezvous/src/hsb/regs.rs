@@ -3,19 +3,66 @@
 //! Addresses are bytes, registers are 32 bits wide. Blocks whose place varies take their base address; the
 //! player, the capture and their memories sit at fixed addresses.
 
+/// [`RESET_DEVICE`] restarts the FPGA, which loses all that was written and does not answer.
+pub const RESET: u32 = 0x04;
+/// For [`RESET`].
+pub const RESET_DEVICE: u32 = 8;
+/// What hangs on the FPGA: 0 holds it in reset, [`PERIPHERALS_ON`] lets it go.
+pub const PERIPHERAL_RESET: u32 = 0x08;
+/// For [`PERIPHERAL_RESET`].
+pub const PERIPHERALS_ON: u32 = 3;
 /// The version of the FPGA's design; read-only.
 pub const VERSION: u32 = 0x80;
 /// The checksum of the FPGA's image; read-only.
 pub const FPGA_CRC: u32 = 0x84;
 
-/// The virtual ports of an FPGA: 32 blocks of 0x40 bytes from here.
+/// What a host writes to start the FPGA's PTP clock, in this order: register and value.
+pub const PTP_START: [(u32, u32); 5] = [(0x110, 2), (0x114, 2), (0x118, 3), (0x10C, 0x33), (0x104, 3)];
+/// Bits 3:0 are [`PTP_SYNCHRONIZED`] once the clock follows its master; read-only.
+pub const PTP_STATUS: u32 = 0x188;
+/// For [`PTP_STATUS`].
+pub const PTP_SYNCHRONIZED: u32 = 0xF;
+
+/// What a host writes to let no event do anything, in this order and before [`EVENT_UDP_PORT`]: register and value.
+pub const EVENTS_OFF: [(u32, u32); 10] = [
+    (0x224, 0),
+    (0x204, 0),
+    (0x208, 0),
+    (0x20C, u32::MAX),
+    (0x20C, 0),
+    (0x228, 0x3937),
+    (0x22C, 0),
+    (0x210, u32::MAX),
+    (0x214, 0xFFFF),
+    (0x218, u32::MAX),
+];
+/// The host's UDP port for messages about events.
+pub const EVENT_UDP_PORT: u32 = 0x21C;
+/// The FPGA's UDP port for messages about events; a host writes [`EVENT_SOURCE_PORT`].
+pub const EVENT_SOURCE_UDP_PORT: u32 = 0x220;
+/// For [`EVENT_SOURCE_UDP_PORT`].
+pub const EVENT_SOURCE_PORT: u32 = 8432;
+/// The memory of the event sequencer, 0x1000 bytes.
+pub const SEQUENCER_RAM: u32 = 0x2000;
+/// Where in it a host puts the sequence that does nothing.
+pub const NULL_SEQUENCE: u32 = 0x2080;
+
+/// The virtual ports of an FPGA: 32 blocks of [`VP_STRIDE`] from here.
 pub const VP_ADDRESS: u32 = 0x1000;
+/// From virtual port to virtual port, in bytes.
+pub const VP_STRIDE: u32 = 0x40;
+/// How many virtual ports there are.
+pub const VP_COUNT: u32 = 32;
 /// The host interface of data plane 0 on an FPGA.
 pub const HIF_ADDRESS: u32 = 0x0200_0300;
+/// From data plane to data plane, in bytes.
+pub const HIF_STRIDE: u32 = 0x1_0000;
 /// The host interface of the software FPGA.
 pub const EMULATOR_HIF_ADDRESS: u32 = 0x0800;
 /// The sensor interface 0.
 pub const SIF_ADDRESS: u32 = 0x0100_0000;
+/// From sensor to sensor, in bytes.
+pub const SIF_STRIDE: u32 = 0x1_0000;
 /// From the sensor interface: the packetizer's mode; 0 turns it off.
 pub const SIF_PACKETIZER_MODE: u32 = 0x0C;
 /// The control register of what streams SENDs out of the FPGA's buffer.
@@ -52,9 +99,39 @@ pub enum Vp {
     HostIp = 0x28,
     /// Bits 15:0 the UDP port that packets go to; bit 16 = [`METADATA_OFF`].
     HostUdpPort = 0x2C,
+    /// The VLAN tag: bit 16 turns it on, 15:13 priority, 12 drop-eligible, 11:0 the VLAN's number.
+    Vlan = 0x34,
+    /// The port's PSN, 24 bits, which the FPGA counts up.
+    Psn = 0x3C,
 }
 
 impl Vp {
+    /// Its address in the virtual port at `base`.
+    pub const fn at(self, base: u32) -> u32 {
+        base + self as u32
+    }
+}
+
+/// The registers of a virtual port that were others before version 0x2602: an address per page, four at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum OldVp {
+    /// Page 0's address in units of [`PAGE_UNIT`].
+    Page0 = 0x08,
+    /// Page 1's.
+    Page1 = 0x0C,
+    /// Page 2's.
+    Page2 = 0x10,
+    /// Page 3's.
+    Page3 = 0x14,
+    /// A bit per page that is used, page 0 the lowest.
+    BufferMask = 0x1C,
+}
+
+impl OldVp {
+    /// The page registers in their order.
+    pub const PAGES: [Self; 4] = [Self::Page0, Self::Page1, Self::Page2, Self::Page3];
+
     /// Its address in the virtual port at `base`.
     pub const fn at(self, base: u32) -> u32 {
         base + self as u32
@@ -66,6 +143,8 @@ pub const METADATA_OFF: u32 = 1 << 16;
 
 /// For [`Vp::MaxBuff`]: the bits of the last page's index.
 pub const LAST_PAGE_MASK: u32 = 0xFFF;
+/// For [`Vp::MaxBuff`]: where the first page's index begins.
+pub const FIRST_PAGE_SHIFT: u32 = 16;
 
 /// A register of a host interface: the port that frames leave by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,10 +156,40 @@ pub enum Hif {
     UdpPort = 0x08,
     /// A bit per virtual port: 1 lets it stream.
     VpMask = 0x0C,
+    /// What the ICRC of outgoing packets is XORed with.
+    CrcXor = 0x10,
 }
 
 impl Hif {
     /// Its address in the host interface at `base`.
+    pub const fn at(self, base: u32) -> u32 {
+        base + self as u32
+    }
+}
+
+/// A register of the Ethernet port as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Port {
+    /// The UDP port of the loopback.
+    LoopbackUdpPort = 0x08,
+    /// The queue pair whose SENDs are register requests.
+    EcbQp = 0x0C,
+    /// The queue pair that packets come from.
+    StaticQp = 0x18,
+    /// How SENDs are acknowledged.
+    AckControl = 0x1C,
+    /// The UDP port of the control plane; 8192 after a reset.
+    EcbUdpPort = 0x20,
+    /// The UDP port that SENDs are taken on; 4791 after a reset.
+    SendUdpPort = 0x24,
+}
+
+impl Port {
+    /// Where the port of data plane 0 lies; others follow at [`HIF_STRIDE`].
+    pub const BASE: u32 = 0x0200_0000;
+
+    /// Its address in the port at `base`.
     pub const fn at(self, base: u32) -> u32 {
         base + self as u32
     }
@@ -252,7 +361,10 @@ mod tests {
     #[test]
     fn addresses_of_the_blocks() {
         assert_eq!(Vp::HostUdpPort.at(VP_ADDRESS), 0x102C);
+        assert_eq!(OldVp::BufferMask.at(VP_ADDRESS + VP_STRIDE), 0x105C);
+        assert_eq!(OldVp::PAGES.map(|page| page.at(0)), [8, 12, 16, 20]);
         assert_eq!(Hif::VpMask.at(HIF_ADDRESS), 0x0200_030C);
+        assert_eq!(Port::SendUdpPort.at(Port::BASE + HIF_STRIDE), 0x0201_0024);
         assert_eq!(Player::WindowNumber.address(), 0x5000_0010);
         assert_eq!(Capture::SampleAddr.address(), 0x4000_0084);
         assert_eq!(LoopStats::ResponseFailures.address(), 0xE000_0024);
