@@ -9,7 +9,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use crate::{DmaRegion, Mtu, PeerEndpoint, Qpn, RegionId, Rkey};
+use crate::{DmaRegion, Mtu, PeerEndpoint, Psn, Qpn, RegionId, Rkey};
 
 /// What a queue pair is made of.
 #[derive(Clone)]
@@ -70,6 +70,9 @@ pub trait UcQp: Send + Sized + 'static {
     fn wire_stats(&self) -> Arc<dyn WireStats>;
     /// Hands over a buffer for a message to come.
     fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError>;
+    /// The sequence number of the first packet that will be sent, which is 0 otherwise. A link whose packets have
+    /// none takes no notice.
+    fn start_at(&mut self, _psn: Psn) {}
     /// Goes to RTR and RTS. A failure gives the queue pair back, still in INIT with its receives.
     fn connect(self, peer: &PeerEndpoint) -> Result<(Self::Send, Self::Recv), ConnectError<Self>>;
 }
@@ -92,6 +95,14 @@ pub trait UcSend: Send + 'static {
     /// Sends the batch. `Ok(n)`: n messages had to wait for room on the link; flush again later.
     fn flush(&mut self) -> Result<usize, PostError>;
 
+    /// [`stage`](Self::stage) and [`flush`](Self::flush) in one, for a message that goes alone. Where the queue is
+    /// full, the message is not taken.
+    #[inline]
+    fn send(&mut self, wr: &SendWr) -> Result<usize, PostError> {
+        self.stage(wr)?;
+        self.flush()
+    }
+
     /// Frees what has left. The error is the first completion that failed; the queue pair is then useless.
     fn reap(&mut self) -> Result<(), CompletionError>;
 }
@@ -104,6 +115,13 @@ pub trait UcRecv: Send + 'static {
     /// Fills `out` with messages that have arrived whole, oldest first, and says how many. Never blocks.
     /// The message's bytes are visible to the caller when this returns.
     fn poll(&mut self, out: &mut [RecvCompletion]) -> Result<usize, CompletionError>;
+
+    /// As [`poll`](Self::poll), for those messages alone whose bytes are in the region already. A link that puts
+    /// bytes there only when it is polled need not look for more.
+    #[inline]
+    fn poll_landed(&mut self, out: &mut [RecvCompletion]) -> Result<usize, CompletionError> {
+        self.poll(out)
+    }
 }
 
 /// Bytes of a registered region.

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::{Ring, SlotBytes};
@@ -62,6 +63,13 @@ impl Consumer {
         if self.idle_looks.is_multiple_of(LOOKS_PER_SEARCH) { self.search_behind_cursor() } else { None }
     }
 
+    /// As [`next_published`](Self::next_published), but looks at all slots at once: for the end, when no further call
+    /// may come.
+    pub fn find_published(&mut self) -> Option<u32> {
+        let first = self.first_published(0..self.ring.geometry().num_pages())?;
+        Some(self.ring.geometry().slot_after(self.cursor, first))
+    }
+
     /// Takes `slot`: stores 0, so that its producer may fill it again. [`next_published`](Self::next_published)
     /// goes on behind it.
     #[inline]
@@ -77,12 +85,17 @@ impl Consumer {
         let end = start.saturating_add(SLOTS_PER_SEARCH).min(slots);
         self.searched = if end == slots { 0 } else { end - 1 };
 
-        let later = (start..end).find(|&distance| self.is_published_behind(distance))?;
-        // A producer that publishes in ring order had published the slots before this one: they are visible now.
-        let first = (0..later).find(|&distance| self.is_published_behind(distance)).unwrap_or(later);
+        let first = self.first_published(start..end)?;
         let slot = self.ring.geometry().slot_after(self.cursor, first);
         self.move_cursor(slot);
         Some(slot)
+    }
+
+    /// How far behind the cursor the first message is that this finds in `distances`, or before them.
+    fn first_published(&self, mut distances: Range<u32>) -> Option<u32> {
+        let later = distances.find(|&distance| self.is_published_behind(distance))?;
+        // A producer that publishes in ring order had published the slots before this one: they are visible now.
+        (0..later).find(|&distance| self.is_published_behind(distance)).or(Some(later))
     }
 
     fn is_published_behind(&self, distance: u32) -> bool {

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use roce_core::{
-    CompletionError, ConnectError, Device, Mtu, PeerEndpoint, PostError, QpAttr, Qpn, RecvCompletion, RecvWr,
+    CompletionError, ConnectError, Device, Mtu, PeerEndpoint, PostError, Psn, QpAttr, Qpn, RecvCompletion, RecvWr,
     Rkey, SendWr, UcQp, UcRecv, UcSend, WireStats,
 };
 #[cfg(feature = "soft")]
@@ -30,6 +30,9 @@ pub struct DeviceConfig {
     /// Frames of at most so many bytes are sent within the work request, on devices that can. `None`: as much as
     /// the device takes.
     pub max_inline: Option<u32>,
+    /// The number of a soft device's first queue pair, instead of a random one.
+    #[cfg(feature = "soft")]
+    pub first_qpn: Option<Qpn>,
     /// Faults to inject into what a soft device sends.
     #[cfg(feature = "soft")]
     pub faults: Option<roce_soft::FaultConfig>,
@@ -46,6 +49,8 @@ impl DeviceConfig {
             port: 1,
             local_ip: None,
             max_inline: None,
+            #[cfg(feature = "soft")]
+            first_qpn: None,
             #[cfg(feature = "soft")]
             faults: None,
             #[cfg(feature = "soft")]
@@ -171,6 +176,7 @@ impl AnyDevice {
             }
             let soft = SoftConfig {
                 addr,
+                first_qpn: config.first_qpn,
                 faults: config.faults,
                 pcap: config.pcap.clone(),
                 ..SoftConfig::default()
@@ -246,6 +252,10 @@ impl UcQp for AnyQp {
         on_link!(self, mut qp => qp.post_recv(wr))
     }
 
+    fn start_at(&mut self, psn: Psn) {
+        on_link!(self, mut qp => qp.start_at(psn));
+    }
+
     fn connect(self, peer: &PeerEndpoint) -> Result<(AnySend, AnyRecv), ConnectError<Self>> {
         match self {
             #[cfg(feature = "soft")]
@@ -271,6 +281,10 @@ impl UcSend for AnySend {
         on_link!(self, mut send => send.flush())
     }
 
+    fn send(&mut self, wr: &SendWr) -> Result<usize, PostError> {
+        on_link!(self, mut send => send.send(wr))
+    }
+
     fn reap(&mut self) -> Result<(), CompletionError> {
         on_link!(self, mut send => send.reap())
     }
@@ -283,5 +297,9 @@ impl UcRecv for AnyRecv {
 
     fn poll(&mut self, out: &mut [RecvCompletion]) -> Result<usize, CompletionError> {
         on_link!(self, mut recv => recv.poll(out))
+    }
+
+    fn poll_landed(&mut self, out: &mut [RecvCompletion]) -> Result<usize, CompletionError> {
+        on_link!(self, mut recv => recv.poll_landed(out))
     }
 }

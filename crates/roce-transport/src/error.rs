@@ -8,6 +8,9 @@ use roce_ring::RingError;
 
 use crate::transceiver::State;
 
+/// What the message path returns: with its error in a box it fits registers.
+pub(crate) type Outcome<T> = Result<T, Box<Error>>;
+
 type Source = Arc<dyn std::error::Error + Send + Sync>;
 
 /// What can go wrong with a transceiver.
@@ -120,13 +123,24 @@ pub enum Error {
     },
 }
 
+/// Made out of line, to keep the message path short.
 impl Error {
-    pub(crate) fn send(source: PostError) -> Self {
-        Self::Post { what: "send", source: Arc::new(source) }
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn send(source: PostError) -> Box<Self> {
+        Box::new(Self::Post { what: "send", source: Arc::new(source) })
     }
 
-    pub(crate) fn receive(source: PostError) -> Self {
-        Self::Post { what: "receive", source: Arc::new(source) }
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn receive(source: PostError) -> Box<Self> {
+        Box::new(Self::Post { what: "receive", source: Arc::new(source) })
+    }
+}
+
+impl From<Box<Self>> for Error {
+    fn from(e: Box<Self>) -> Self {
+        *e
     }
 }
 

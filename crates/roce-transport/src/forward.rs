@@ -28,7 +28,7 @@ impl<S: UcSend, R: UcRecv> ForwardLoop<S, R> {
                 continue;
             };
             backoff.reset();
-            self.tx.stage_waiting(RegionId::Rx, slot, frame_size, self.spin)?;
+            self.tx.waiting_for_room(self.spin, |tx| tx.stage(RegionId::Rx, slot, frame_size))?;
             if !self.rx.has_more() {
                 self.tx.flush()?;
             }

@@ -10,19 +10,32 @@
 #[derive(Debug)]
 pub(crate) struct SlotSequence {
     expected: Option<u32>,
-    missing: Vec<bool>,
+    missing: Box<[bool]>,
+    /// The number of slots, a power of two, less one.
+    mask: u32,
 }
 
 impl SlotSequence {
     pub(crate) fn new(num_pages: u32) -> Self {
-        Self { expected: None, missing: vec![false; num_pages as usize] }
+        Self { expected: None, missing: vec![false; num_pages as usize].into(), mask: num_pages - 1 }
     }
 
     /// Takes the slot of the next message; gives the change in the number of lost ones.
+    #[inline]
     pub(crate) fn arrived(&mut self, slot: u32) -> i64 {
-        let pages = u32::try_from(self.missing.len()).expect("made from a u32");
+        if self.expected == Some(slot) {
+            self.missing[slot as usize] = false;
+            self.expected = Some((slot + 1) & self.mask);
+            return 0;
+        }
+        self.arrived_elsewhere(slot)
+    }
+
+    #[cold]
+    fn arrived_elsewhere(&mut self, slot: u32) -> i64 {
         let expected = self.expected.unwrap_or(slot);
-        let gap = slot.wrapping_sub(expected) & (pages - 1);
+        let gap = slot.wrapping_sub(expected) & self.mask;
+        let pages = self.mask + 1;
         let behind = pages - gap;
         let was_missing = std::mem::replace(&mut self.missing[slot as usize], false);
         if was_missing && behind < gap {
@@ -32,9 +45,9 @@ impl SlotSequence {
             return 0;
         }
         for skipped in 0..gap {
-            self.missing[(expected.wrapping_add(skipped) & (pages - 1)) as usize] = true;
+            self.missing[(expected.wrapping_add(skipped) & self.mask) as usize] = true;
         }
-        self.expected = Some(slot.wrapping_add(1) & (pages - 1));
+        self.expected = Some(slot.wrapping_add(1) & self.mask);
         i64::from(gap)
     }
 }

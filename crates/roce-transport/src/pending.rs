@@ -6,6 +6,7 @@
 pub(crate) struct PendingSlots {
     /// A circle through the slots that wait; its last node is the head.
     nodes: Box<[Node]>,
+    count: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -20,11 +21,12 @@ struct Node {
 impl PendingSlots {
     pub(crate) fn new(num_pages: u32) -> Self {
         let nodes = (0..=num_pages).map(|n| Node { prev: n, next: n, waits: false, receive: 0 }).collect();
-        Self { nodes }
+        Self { nodes, count: 0 }
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.node(self.head()).next == self.head()
+        self.count == 0
     }
 
     /// Appends `slot`, whose message consumed `receive`. If it waited already: the receive of the message that
@@ -35,11 +37,11 @@ impl PendingSlots {
         *self.node_mut(slot) = Node { prev: tail, next: head, waits: true, receive };
         self.node_mut(tail).next = slot;
         self.node_mut(head).prev = slot;
+        self.count += 1;
         overwritten
     }
 
     /// Takes the oldest slot that may go, and the receive that its message consumed.
-    #[inline]
     pub(crate) fn take(&mut self, may_go: impl Fn(u32) -> bool) -> Option<(u32, u32)> {
         let head = self.head();
         let mut slot = self.node(head).next;
@@ -57,6 +59,7 @@ impl PendingSlots {
         self.node_mut(prev).next = next;
         self.node_mut(next).prev = prev;
         self.node_mut(slot).waits = false;
+        self.count -= 1;
         receive
     }
 

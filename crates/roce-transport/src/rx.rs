@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use roce_core::{RecvCompletion, RecvKind, RecvWr, UcRecv};
+use roce_core::{CompletionError, RecvCompletion, RecvKind, RecvWr, UcRecv};
 use roce_ring::{Geometry, Producer};
 
 use crate::config::{Config, ImmediateFormat, OverrunPolicy};
-use crate::error::Error;
+use crate::error::{Error, Outcome};
 use crate::loss::SlotSequence;
 use crate::pending::PendingSlots;
 use crate::spin::{Backoff, SpinPolicy};
@@ -20,7 +20,8 @@ const BATCH: usize = 16;
 pub(crate) struct RxPath<R> {
     recv: R,
     geometry: Geometry,
-    immediate: ImmediateFormat,
+    /// Where in a WRITE's immediate the slot is; 0: not looked at.
+    slot_bits: u32,
     overrun: OverrunPolicy,
     sequence: SlotSequence,
     pending: PendingSlots,
@@ -31,15 +32,10 @@ pub(crate) struct RxPath<R> {
 impl<R: UcRecv> RxPath<R> {
     pub(crate) fn new(recv: R, config: &Config, shared: Arc<Shared>) -> Self {
         let geometry = config.geometry;
-        let immediate = match config.immediate {
-            ImmediateFormat::Auto if geometry.num_pages() <= 4096 => ImmediateFormat::Hsb,
-            ImmediateFormat::Auto => ImmediateFormat::Slot,
-            chosen => chosen,
-        };
         Self {
             recv,
             geometry,
-            immediate,
+            slot_bits: config.immediate.slot_bits(geometry.num_pages()),
             overrun: config.overrun,
             sequence: SlotSequence::new(geometry.num_pages()),
             pending: PendingSlots::new(geometry.num_pages()),
@@ -53,75 +49,149 @@ impl<R: UcRecv> RxPath<R> {
     }
 
     /// The slot of the oldest message that may be handed out, whose receive is then posted again.
+    ///
+    /// All completions at hand are looked at before: a later one may have overwritten the slot. The link is asked
+    /// for more only when none that waits may go.
     #[inline]
-    pub(crate) fn next(&mut self, may_go: impl Fn(u32) -> bool) -> Result<Option<u32>, Error> {
-        self.drain()?;
+    pub(crate) fn next(&mut self, may_go: impl Fn(u32) -> bool) -> Outcome<Option<u32>> {
+        let nothing_waits = self.pending.is_empty();
+        if !nothing_waits && let Some(slot) = self.next_waiting(&may_go)? {
+            return Ok(Some(slot));
+        }
+        match self.poll()? {
+            0 => Ok(None),
+            1 if nothing_waits => self.next_alone(may_go),
+            count => self.next_of(count, may_go),
+        }
+    }
+
+    /// Whether more messages are at hand without asking the link.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// The one message in the batch, before which none waits: it goes straight through.
+    #[inline]
+    fn next_alone(&mut self, may_go: impl Fn(u32) -> bool) -> Outcome<Option<u32>> {
+        let receive = self.batch[0].id;
+        let Some(slot) = self.arrived(0)? else { return Ok(None) };
+        if may_go(slot) {
+            self.rearm(receive)?;
+            return Ok(Some(slot));
+        }
+        self.pending.push(slot, receive);
+        Ok(None)
+    }
+
+    #[inline(never)] // the rarer way, and a long one
+    fn next_waiting(&mut self, may_go: impl Fn(u32) -> bool) -> Outcome<Option<u32>> {
+        let count = self.poll_landed()?;
+        self.next_of(count, may_go)
+    }
+
+    /// After `count` messages in the batch, and those that have landed behind them.
+    #[inline(never)] // the rarer way, and a long one
+    fn next_of(&mut self, mut count: usize, may_go: impl Fn(u32) -> bool) -> Outcome<Option<u32>> {
+        loop {
+            for at in 0..count {
+                self.accept(at)?;
+            }
+            if count < BATCH {
+                break;
+            }
+            count = self.poll_landed()?;
+        }
         let Some((slot, receive)) = self.pending.take(may_go) else { return Ok(None) };
         self.rearm(receive)?;
         Ok(Some(slot))
     }
 
-    /// Whether more messages are at hand without asking the queue pair.
-    pub(crate) fn has_more(&self) -> bool {
-        !self.pending.is_empty()
-    }
-
-    /// Takes all completions there are before any slot is handed out: a later one may have overwritten it.
-    fn drain(&mut self) -> Result<(), Error> {
-        loop {
-            let polled = self.recv.poll(&mut self.batch);
-            let count = polled.inspect_err(|_| self.shared.counters.rx.completion_errors.add(1))?;
-            for i in 0..count {
-                self.accept(self.batch[i])?;
-            }
-            if count < BATCH {
-                return Ok(());
+    fn accept(&mut self, at: usize) -> Outcome<()> {
+        let receive = self.batch[at].id;
+        let Some(slot) = self.arrived(at)? else { return Ok(()) };
+        match self.pending.push(slot, receive) {
+            None => Ok(()),
+            Some(overwritten) => {
+                self.shared.counters.rx.overruns.add(1);
+                self.rearm(overwritten)?;
+                if self.overrun == OverrunPolicy::Fail { Err(Box::new(Error::Overrun { slot })) } else { Ok(()) }
             }
         }
     }
 
-    fn accept(&mut self, completion: RecvCompletion) -> Result<(), Error> {
-        let counters = &self.shared.counters.rx;
-        let received = completion.result.inspect_err(|_| counters.completion_errors.add(1))?;
-        counters.received.add(1);
-        let named = match (received.kind, received.imm) {
-            (RecvKind::WriteWithImm, Some(imm)) => self.immediate.slot(imm),
+    /// The slot of the message at `at` in the batch; `None` where it has none, and its receive is posted again.
+    #[inline]
+    fn arrived(&mut self, at: usize) -> Outcome<Option<u32>> {
+        let RecvCompletion { id, ref result } = self.batch[at];
+        let received = match *result {
+            Ok(ref received) => received,
+            Err(e) => return Err(broken(&self.shared, e)),
+        };
+        self.shared.counters.rx.received.add(1);
+        let named = match received.imm {
+            Some(imm) if received.kind == RecvKind::WriteWithImm && self.slot_bits != 0 => {
+                Some(imm & self.slot_bits)
+            }
             _ => None,
         };
-        let slot = named.unwrap_or(completion.id);
+        let slot = named.unwrap_or(id);
         if slot >= self.geometry.num_pages() {
-            counters.dropped.add(1);
-            return self.rearm(completion.id);
+            return self.drop_message(id);
         }
         if named.is_some() {
-            let lost = self.sequence.arrived(slot);
-            if lost != 0 {
-                counters.lost.set(counters.lost.get().wrapping_add_signed(lost));
-            }
+            self.note_order(slot);
         }
-        match self.pending.push(slot, completion.id) {
-            None => Ok(()),
-            Some(receive) => {
-                counters.overruns.add(1);
-                self.rearm(receive)?;
-                if self.overrun == OverrunPolicy::Fail { Err(Error::Overrun { slot }) } else { Ok(()) }
-            }
+        Ok(Some(slot))
+    }
+
+    #[inline]
+    fn note_order(&mut self, slot: u32) {
+        let lost = self.sequence.arrived(slot);
+        if lost != 0 {
+            let counter = &self.shared.counters.rx.lost;
+            counter.set(counter.get().wrapping_add_signed(lost));
         }
     }
 
-    fn rearm(&mut self, receive: u32) -> Result<(), Error> {
+    #[cold]
+    fn drop_message(&mut self, receive: u32) -> Outcome<Option<u32>> {
+        self.shared.counters.rx.dropped.add(1);
+        self.rearm(receive)?;
+        Ok(None)
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Outcome<usize> {
+        self.recv.poll(&mut self.batch).map_err(|e| broken(&self.shared, e))
+    }
+
+    #[inline]
+    fn poll_landed(&mut self) -> Outcome<usize> {
+        self.recv.poll_landed(&mut self.batch).map_err(|e| broken(&self.shared, e))
+    }
+
+    #[inline]
+    fn rearm(&mut self, receive: u32) -> Outcome<()> {
         self.recv.post_recv(receive_of(self.geometry, receive)).map_err(Error::receive)
     }
 }
 
+#[cold]
+#[inline(never)]
+fn broken(shared: &Shared, error: CompletionError) -> Box<Error> {
+    shared.counters.rx.completion_errors.add(1);
+    Box::new(error.into())
+}
+
 impl ImmediateFormat {
-    /// The slot that an immediate names; `None` where it is not looked at.
-    fn slot(self, imm: u32) -> Option<u32> {
+    /// The bits of an immediate that name the slot; 0 where it is not looked at.
+    fn slot_bits(self, num_pages: u32) -> u32 {
         match self {
-            Self::Auto | Self::Hsb => Some(imm & 0xFFF),
-            Self::Slot => Some(imm),
-            Self::Hsb2510 => Some(imm & 0xFF),
-            Self::Ignore => None,
+            Self::Auto if num_pages > 4096 => u32::MAX,
+            Self::Auto | Self::Hsb => 0xFFF,
+            Self::Slot => u32::MAX,
+            Self::Hsb2510 => 0xFF,
+            Self::Ignore => 0,
         }
     }
 }

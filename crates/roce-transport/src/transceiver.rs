@@ -57,12 +57,19 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    #[inline]
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Why nothing goes on once it is stopped.
+    #[cold]
+    pub(crate) fn stopped_by(&self) -> Box<Error> {
+        Box::new(self.error().unwrap_or(Error::Closed))
     }
 
     /// Keeps the first error. A closed transceiver and a bad argument are no failures of it.

@@ -6,7 +6,7 @@ use roce_core::{RegionId, UcQp};
 use roce_ring::{Geometry, Ring, SlotBytes};
 
 use crate::device::AnyQp;
-use crate::error::Error;
+use crate::error::{Error, Outcome};
 use crate::rx::RxPath;
 use crate::spin::SpinPolicy;
 use crate::transceiver::Shared;
@@ -41,30 +41,26 @@ impl<Q: UcQp> Unified<Q> {
     ///
     /// The receive is posted again at once, so the slot's bytes stand until the peer laps the ring. A slot
     /// whose TX flag is set, which foreign code may do, is held back until that flag reads 0.
+    #[inline]
     pub fn rx_poll(&mut self) -> Result<Option<u32>, Error> {
-        self.check_open()?;
-        let polled = self.try_poll();
-        self.keep_error(polled)
+        self.try_poll().map_err(|e| self.failed(e))
     }
 
     /// Sends `frame_size` bytes of a TX slot, in any order of slots. The slot may be written again when this
     /// returns. Waits for room in the send queue; fails when closed meanwhile.
+    #[inline]
     pub fn tx_publish(&mut self, slot: u32) -> Result<(), Error> {
-        self.tx_publish_len(slot, self.geometry().frame_size())
+        self.try_publish(slot, self.tx.geometry().frame_size()).map_err(|e| self.failed(e))
     }
 
     /// As [`tx_publish`](Self::tx_publish), for the first `len` bytes, at most a page.
+    #[inline]
     pub fn tx_publish_len(&mut self, slot: u32, len: u32) -> Result<(), Error> {
-        self.check_open()?;
-        let (num_pages, page_size) = (self.geometry().num_pages(), self.geometry().page_size());
-        if slot >= num_pages {
-            return Err(Error::Slot { slot, num_pages });
-        }
+        let page_size = self.geometry().page_size();
         if len > page_size {
             return Err(Error::Length { len, page_size });
         }
-        let published = self.try_publish(slot, len);
-        self.keep_error(published)
+        self.try_publish(slot, len).map_err(|e| self.failed(e))
     }
 
     /// A received request. Its bytes may change when the peer laps the ring: copy what you check.
@@ -78,32 +74,50 @@ impl<Q: UcQp> Unified<Q> {
     }
 
     /// The rings' shape.
+    #[inline]
     pub fn geometry(&self) -> Geometry {
         self.rx_ring.geometry()
     }
 
     /// Whether the transceiver has neither been closed nor failed.
+    #[inline]
     pub fn is_open(&self) -> bool {
         !self.shared.is_stopped()
     }
 
-    fn check_open(&self) -> Result<(), Error> {
-        if self.is_open() { Ok(()) } else { Err(self.shared.error().unwrap_or(Error::Closed)) }
-    }
-
-    fn keep_error<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
-        result.inspect_err(|e| self.shared.fail(e))
-    }
-
-    fn try_poll(&mut self) -> Result<Option<u32>, Error> {
+    #[inline]
+    fn try_poll(&mut self) -> Outcome<Option<u32>> {
+        self.check_open()?;
         self.tx.progress()?;
         self.rx.next(|slot| self.tx_ring.flag_is_free(slot))
     }
 
-    fn try_publish(&mut self, slot: u32, len: u32) -> Result<(), Error> {
-        if !self.tx.stage_waiting(RegionId::Tx, slot, len, self.spin)? {
-            return Err(Error::Closed);
+    #[inline]
+    fn try_publish(&mut self, slot: u32, len: u32) -> Outcome<()> {
+        self.check_open()?;
+        self.check_slot(slot)?;
+        if self.tx.waiting_for_room(self.spin, |tx| tx.send(RegionId::Tx, slot, len))? {
+            Ok(())
+        } else {
+            Err(self.shared.stopped_by())
         }
-        self.tx.flush()
+    }
+
+    #[inline]
+    fn check_open(&self) -> Outcome<()> {
+        if self.is_open() { Ok(()) } else { Err(self.shared.stopped_by()) }
+    }
+
+    #[inline]
+    fn check_slot(&self, slot: u32) -> Outcome<()> {
+        let num_pages = self.tx.geometry().num_pages();
+        if slot < num_pages { Ok(()) } else { Err(Box::new(Error::Slot { slot, num_pages })) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn failed(&self, error: Box<Error>) -> Error {
+        self.shared.fail(&error);
+        *error
     }
 }
