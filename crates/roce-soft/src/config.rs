@@ -22,8 +22,8 @@ pub struct SoftConfig {
     pub addr: Ipv4Addr,
     /// The UDP port of both ends; default 4791, which is RoCEv2's.
     pub port: u16,
-    /// The number of the first queue pair; later ones count up, and numbers in use are skipped. Default:
-    /// random.
+    /// The number of the first queue pair. Another one takes the next number that is free, counted from here.
+    /// Default: random, and each has another number than the ones before.
     pub first_qpn: Option<Qpn>,
     /// What to do to packets on their way out; default: nothing.
     pub faults: Option<FaultConfig>,

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use roce_core::{
-    ConnectError, Device, Memory, Mtu, PeerEndpoint, PostError, QpAttr, Qpn, RecvWr, Rkey, UcQp, WireStats,
+    ConnectError, Device, Memory, Mtu, PeerEndpoint, PostError, Psn, QpAttr, Qpn, RecvWr, Rkey, UcQp,
+    WireStats,
 };
 
 use crate::arena::Arena;
@@ -18,7 +19,7 @@ use crate::counters::SoftStats;
 use crate::error::SoftError;
 use crate::fault::Injector;
 use crate::port::{Port, RxQp};
-use crate::qp::{IdPolicy, Responder};
+use crate::qp::{IdPolicy, Requester, Responder};
 use crate::recv::{ReceiveQueue, SoftRecv};
 use crate::send::{FaultyLink, Link, MAX_OVERHEAD, Regions, SoftSend};
 use crate::udp::Peer;
@@ -90,13 +91,16 @@ impl Device for SoftDevice {
             completions,
             stats: Arc::clone(&stats),
         });
-        let qpn = self.port.add(Qpn::from_low_bits(self.next_qpn.load(Ordering::Relaxed)), side)?;
+        let next = Qpn::from_low_bits(self.next_qpn.load(Ordering::Relaxed));
+        // A number that was asked for is the first choice again as soon as it is free.
+        let qpn = self.port.add(self.config.first_qpn.unwrap_or(next), side)?;
         self.next_qpn.store(qpn.get() + 1, Ordering::Relaxed);
         let registration = Arc::new(Registration { port: Arc::clone(&self.port), qpn });
         Ok(SoftQp {
             registration,
             rkey,
             mtu,
+            first_psn: Psn::default(),
             receive_queue,
             regions: Regions { rx, tx },
             arena: arena(attr, mtu),
@@ -147,6 +151,7 @@ pub struct SoftQp {
     registration: Arc<Registration>,
     rkey: Rkey,
     mtu: Mtu,
+    first_psn: Psn,
     receive_queue: ReceiveQueue,
     regions: Regions,
     arena: Arena,
@@ -190,6 +195,10 @@ impl UcQp for SoftQp {
         self.receive_queue.post(wr)
     }
 
+    fn start_at(&mut self, psn: Psn) {
+        self.first_psn = psn;
+    }
+
     fn connect(self, peer: &PeerEndpoint) -> Result<(SoftSend, SoftRecv), ConnectError<Self>> {
         if !is_one_host(peer.ip) {
             return Err(ConnectError { qp: self, error: SoftError::Peer { peer: peer.ip } });
@@ -203,7 +212,8 @@ impl UcQp for SoftQp {
         };
         let faults = self.injector.map(|injector| FaultyLink::new(link.clone(), injector));
         let recv = SoftRecv::new(self.registration, self.receive_queue, faults.clone());
-        let send = SoftSend::new(peer.qpn, self.mtu, self.regions, self.arena, link, faults);
+        let requester = Requester::new(peer.qpn, self.mtu).starting_at(self.first_psn);
+        let send = SoftSend::new(requester, self.mtu, self.regions, self.arena, link, faults);
         Ok((send, recv))
     }
 }

@@ -7,7 +7,7 @@ use std::iter;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
-use roce_core::{CompletionError, Memory, Mtu, PostError, Qpn, RegionId, SendWr, UcSend};
+use roce_core::{CompletionError, Memory, Mtu, PostError, RegionId, SendWr, UcSend};
 
 use crate::arena::{Arena, Room};
 use crate::counters::SoftStats;
@@ -52,7 +52,7 @@ pub struct SoftSend {
 
 impl SoftSend {
     pub(crate) fn new(
-        peer: Qpn,
+        requester: Requester,
         mtu: Mtu,
         regions: Regions,
         arena: Arena,
@@ -60,7 +60,7 @@ impl SoftSend {
         faults: Option<FaultyLink>,
     ) -> Self {
         let flow = Flow { src: link.registration.port.addr(), dst: link.to.addr };
-        Self { requester: Requester::new(peer, mtu), regions, arena, mtu, flow, link, faults }
+        Self { requester, regions, arena, mtu, flow, link, faults }
     }
 
     fn build(&mut self, wr: &SendWr) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use roce_core::{
-    ConnectError, Device, DmaRegion, Gid, Mtu, PeerEndpoint, PostError, QpAttr, Qpn, RecvWr, Rkey, UcQp,
+    ConnectError, Device, DmaRegion, Gid, Mtu, PeerEndpoint, PostError, Psn, QpAttr, Qpn, RecvWr, Rkey, UcQp,
     UcRecv, WireStats,
 };
 
@@ -130,7 +130,16 @@ impl Device for VerbsDevice {
         let stats = Arc::new(VerbsStats::new(&self.context.at(port)));
         let recv = VerbsRecv::new(qp.handle(), depths.recv, &stats);
         let depths = Depths { inline, ..depths };
-        Ok(VerbsQp { qp, recv, posted: Vec::new(), local_ip: local.ip, mtu, depths, stats })
+        Ok(VerbsQp {
+            qp,
+            recv,
+            posted: Vec::new(),
+            local_ip: local.ip,
+            mtu,
+            first_psn: Psn::default(),
+            depths,
+            stats,
+        })
     }
 }
 
@@ -159,6 +168,7 @@ pub struct VerbsQp {
     posted: Vec<RecvWr>,
     local_ip: Ipv4Addr,
     mtu: Mtu,
+    first_psn: Psn,
     depths: Depths,
     stats: Arc<VerbsStats>,
 }
@@ -229,6 +239,10 @@ impl UcQp for VerbsQp {
         Ok(())
     }
 
+    fn start_at(&mut self, psn: Psn) {
+        self.first_psn = psn;
+    }
+
     /// Waits up to some seconds for a neighbour that does not answer.
     fn connect(mut self, peer: &PeerEndpoint) -> Result<(VerbsSend, VerbsRecv), ConnectError<Self>> {
         let (route, gid) = match self.route_to(peer) {
@@ -242,7 +256,7 @@ impl UcQp for VerbsQp {
                 return Err(ConnectError { qp: Self { qp, ..self }, error });
             }
         };
-        match rtr.ready_to_send() {
+        match rtr.ready_to_send(self.first_psn) {
             Ok(rts) => Ok((sending_half(&rts, self.depths, &self.stats), self.recv)),
             Err(refused) => {
                 let (rtr, error) = *refused;

@@ -22,6 +22,11 @@ impl Requester {
         Self { peer, psn: Psn::new(0), mtu }
     }
 
+    /// With the sequence number of the first packet.
+    pub(crate) fn starting_at(self, psn: Psn) -> Self {
+        Self { psn, ..self }
+    }
+
     /// The packets of a message of `len` bytes. Their sequence numbers are taken.
     pub(crate) fn message(&mut self, verb: &Verb, len: u32) -> Segments {
         let count = packets_of(len, self.mtu);
@@ -111,6 +116,13 @@ mod tests {
         let write = Verb::Write { addr: 1, rkey: Rkey::new(7), imm: Some(9) };
         assert_eq!(opcodes(&write, 1), ["WRITE_ONLY_IMM"]);
         assert_eq!(opcodes(&write, 768), ["WRITE_FIRST", "WRITE_MIDDLE", "WRITE_LAST_IMM"]);
+    }
+
+    #[test]
+    fn sequence_numbers_go_on_from_the_one_given() {
+        let mut requester = Requester::new(Qpn::from_low_bits(2), Mtu::B256).starting_at(Psn::new(0xFF_FFFF));
+        let psns = requester.message(&Verb::Send { imm: None }, 300).map(|s| s.header.bth.psn.get());
+        assert_eq!(psns.collect::<Vec<_>>(), [0xFF_FFFF, 0]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use roce_core::{Gid, Mtu, Qpn};
+use roce_core::{Gid, Mtu, Psn, Qpn};
 
 use crate::sys::{
     self, Zeroed, ibv_gid, ibv_global_route, ibv_mtu, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_state,
@@ -65,9 +65,9 @@ pub(crate) fn ready_to_receive(route: &Route) -> Change {
     change
 }
 
-pub(crate) fn ready_to_send() -> Change {
+pub(crate) fn ready_to_send(first: Psn) -> Change {
     let mut change = change(ibv_qp_state::IBV_QPS_RTS, "RTS", mask::IBV_QP_SQ_PSN.0);
-    change.attr.sq_psn = FIRST_PSN;
+    change.attr.sq_psn = first.get();
     change
 }
 
@@ -105,7 +105,8 @@ mod tests {
         };
         assert_eq!(reset().mask, 1);
         assert_eq!(init(2).mask, 1 | 1 << 3 | 1 << 4 | 1 << 5);
-        assert_eq!(ready_to_send().mask, 1 | 1 << 16);
+        let rts = ready_to_send(Psn::new(7));
+        assert_eq!((rts.mask, rts.attr.sq_psn), (1 | 1 << 16, 7));
         let rtr = ready_to_receive(&route);
         assert_eq!(rtr.mask, 1 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 20);
         assert_eq!((rtr.attr.path_mtu, rtr.attr.dest_qp_num), (4, 0x1234));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use roce_core::Gid;
+use roce_core::{Gid, Psn};
 
 use crate::error::{RtrError, VerbsError};
 use crate::qp::attr::{self, Change, Route};
@@ -99,8 +99,8 @@ impl Qp<Init> {
 }
 
 impl Qp<Rtr> {
-    pub(crate) fn ready_to_send(self) -> Result<Qp<Rts>, Refused<Rtr>> {
-        self.to(attr::ready_to_send())
+    pub(crate) fn ready_to_send(self, first: Psn) -> Result<Qp<Rts>, Refused<Rtr>> {
+        self.to(attr::ready_to_send(first))
     }
 
     /// To INIT by way of RESET, without receives.
