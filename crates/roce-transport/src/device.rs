@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use roce_core::{
-    CompletionError, ConnectError, Device, Mtu, PeerEndpoint, PostError, Psn, QpAttr, Qpn, RecvCompletion, RecvWr,
-    Rkey, SendWr, UcQp, UcRecv, UcSend, WireStats,
+    CompletionError, ConnectError, Device, Mtu, PeerEndpoint, PostError, Psn, QpAttr, Qpn, RecvCompletion,
+    RecvWr, Rkey, SendWr, UcQp, UcRecv, UcSend, WireStats,
 };
 #[cfg(feature = "soft")]
 use roce_soft::{SoftConfig, SoftDevice, SoftError};
