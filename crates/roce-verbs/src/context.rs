@@ -10,7 +10,9 @@ use crate::device;
 use crate::error::{Place, VerbsError};
 use crate::events::DeviceFaults;
 use crate::gid::{GidEntry, GidTable};
-use crate::sys::{self, Verbs, Zeroed, ibv_context, ibv_device_attr, ibv_gid_entry, ibv_mtu, ibv_port_state};
+use crate::sys::{
+    self, Verbs, Zeroed, ibv_context, ibv_device_attr, ibv_gid_entry, ibv_mtu, ibv_port_attr, ibv_port_state,
+};
 
 /// The state of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,11 +161,7 @@ impl Context {
     ///
     /// The device has no such port; the port does not answer.
     pub fn port(&self, port: u8) -> Result<PortInfo, VerbsError> {
-        let ports = self.ports()?;
-        if !(1..=ports).contains(&port) {
-            return Err(VerbsError::NoSuchPort { at: self.at(port), ports });
-        }
-        self.query_port(port).map_err(|source| VerbsError::QueryPort { at: self.at(port), source })
+        described(&self.query_port(port)?, || self.at(port))
     }
 
     /// Asks a port that can carry RoCE now: active, and on Ethernet.
@@ -172,14 +170,7 @@ impl Context {
     ///
     /// As [`port`](Self::port), and the port is not active, or not of Ethernet.
     pub fn active_port(&self, port: u8) -> Result<PortInfo, VerbsError> {
-        let info = self.port(port)?;
-        if info.link_layer != LinkLayer::Ethernet {
-            return Err(VerbsError::NotEthernet { at: self.at(port), layer: info.link_layer });
-        }
-        match info.state {
-            PortState::Active | PortState::ActiveDefer => Ok(info),
-            state => Err(VerbsError::PortDown { at: self.at(port), state }),
-        }
+        active(&self.query_port(port)?, || self.at(port))
     }
 
     /// Reads the whole GID table of a port.
@@ -191,7 +182,7 @@ impl Context {
         // The call reads the tables of all ports at once, and wants room for all that they could hold.
         let mut room = 0;
         for port in 1..=self.ports()? {
-            room += self.port(port)?.gid_table_len as usize;
+            room += gid_table_len(&self.query_port(port)?) as usize;
         }
         let entries =
             self.read_gids(room).map_err(|source| VerbsError::GidTable { at: self.at(port), source })?;
@@ -246,17 +237,14 @@ impl Context {
         if ret == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    fn query_port(&self, port: u8) -> io::Result<PortInfo> {
+    fn query_port(&self, port: u8) -> Result<ibv_port_attr, VerbsError> {
+        let ports = self.ports()?;
+        if !(1..=ports).contains(&port) {
+            return Err(VerbsError::NoSuchPort { at: self.at(port), ports });
+        }
         // SAFETY: an open context of this library.
-        let attr = unsafe { sys::query_port(self.verbs, self.raw, port) }?;
-        Ok(PortInfo {
-            state: attr.state.into(),
-            link_layer: attr.link_layer.into(),
-            active_mtu: mtu_of(attr.active_mtu)?,
-            max_mtu: mtu_of(attr.max_mtu)?,
-            gid_table_len: u32::try_from(attr.gid_tbl_len).unwrap_or(0),
-            max_message: attr.max_msg_sz,
-        })
+        let attr = unsafe { sys::query_port(self.verbs, self.raw, port) };
+        attr.map_err(|source| VerbsError::QueryPort { at: self.at(port), source })
     }
 
     fn read_gids(&self, room: usize) -> io::Result<Vec<ibv_gid_entry>> {
@@ -302,6 +290,34 @@ fn gid_bytes(entry: &ibv_gid_entry) -> Gid {
     Gid::new(unsafe { entry.gid.raw })
 }
 
+fn described(attr: &ibv_port_attr, at: impl Fn() -> Place) -> Result<PortInfo, VerbsError> {
+    let mtu = |number| mtu_of(number).map_err(|source| VerbsError::QueryPort { at: at(), source });
+    Ok(PortInfo {
+        state: attr.state.into(),
+        link_layer: attr.link_layer.into(),
+        active_mtu: mtu(attr.active_mtu)?,
+        max_mtu: mtu(attr.max_mtu)?,
+        gid_table_len: gid_table_len(attr),
+        max_message: attr.max_msg_sz,
+    })
+}
+
+/// The state first: a port that is down may have no MTU.
+fn active(attr: &ibv_port_attr, at: impl Fn() -> Place) -> Result<PortInfo, VerbsError> {
+    let layer = LinkLayer::from(attr.link_layer);
+    if layer != LinkLayer::Ethernet {
+        return Err(VerbsError::NotEthernet { at: at(), layer });
+    }
+    match attr.state.into() {
+        PortState::Active | PortState::ActiveDefer => described(attr, at),
+        state => Err(VerbsError::PortDown { at: at(), state }),
+    }
+}
+
+fn gid_table_len(attr: &ibv_port_attr) -> u32 {
+    u32::try_from(attr.gid_tbl_len).unwrap_or(0)
+}
+
 fn mtu_of(number: ibv_mtu::Type) -> io::Result<Mtu> {
     match number {
         ibv_mtu::IBV_MTU_256 => Ok(Mtu::B256),
@@ -312,5 +328,32 @@ fn mtu_of(number: ibv_mtu::Type) -> io::Result<Mtu> {
         other => {
             Err(io::Error::new(io::ErrorKind::InvalidData, format!("its MTU has the unknown code {other}")))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at() -> Place {
+        Place { device: "mlx5_0".to_owned(), port: 2 }
+    }
+
+    /// As drivers answer for a port without interface: they fill in neither state nor MTU further.
+    #[test]
+    fn a_port_that_is_down_is_told_so_whatever_its_mtu() {
+        let mut attr = ibv_port_attr::zeroed();
+        attr.state = ibv_port_state::IBV_PORT_DOWN;
+        attr.link_layer = sys::LINK_LAYER_ETHERNET;
+        attr.max_mtu = ibv_mtu::IBV_MTU_4096;
+        let refused = active(&attr, at);
+        assert!(matches!(refused, Err(VerbsError::PortDown { state: PortState::Down, .. })), "{refused:?}");
+        attr.state = ibv_port_state::IBV_PORT_ACTIVE;
+        let text = active(&attr, at).map_err(|e| e.to_string()).expect_err("no MTU");
+        assert!(text.contains("ibv_query_port for mlx5_0 port 2") && text.contains("code 0"), "{text}");
+        attr.active_mtu = ibv_mtu::IBV_MTU_1024;
+        assert_eq!(active(&attr, at).expect("active").active_mtu, Mtu::B1024);
+        attr.link_layer = sys::LINK_LAYER_INFINIBAND;
+        assert!(matches!(active(&attr, at), Err(VerbsError::NotEthernet { .. })));
     }
 }

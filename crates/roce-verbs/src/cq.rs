@@ -42,7 +42,7 @@ impl Cq {
         match sys::check_ptr(cq) {
             Ok(raw) => Ok(Arc::new(Self { raw, context: Arc::clone(context), fault: Arc::clone(fault) })),
             Err(source) => {
-                let max = context.attributes()?.max_cqe;
+                let max = context.attributes().ok().map(|attr| attr.max_cqe);
                 Err(VerbsError::CreateCq { device: context.name().to_owned(), depth, max, source })
             }
         }

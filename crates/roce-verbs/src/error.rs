@@ -184,21 +184,21 @@ pub enum VerbsError {
         source: io::Error,
     },
     /// A completion queue cannot be made.
-    #[error("ibv_create_cq of {depth} entries on {device} failed: {source}; the device takes at most {max}")]
+    #[error("ibv_create_cq of {depth} entries on {device} failed: {source}{}", queue_cure(.source, *.max))]
     CreateCq {
         /// The device.
         device: String,
         /// Entries asked for.
         depth: u32,
-        /// The most that the device takes.
-        max: i32,
+        /// The most that the device takes; `None` where it does not answer.
+        max: Option<i32>,
         /// Why.
         source: io::Error,
     },
     /// A queue pair cannot be made.
     #[error(
-        "ibv_create_qp (UC, {send_depth} sends, {recv_depth} receives) on {at} failed: {source}; the device \
-         takes at most {max} requests in a queue"
+        "ibv_create_qp (UC, {send_depth} sends, {recv_depth} receives) on {at} failed: {source}{}",
+        queue_cure(.source, *.max)
     )]
     CreateQp {
         /// The port.
@@ -207,8 +207,8 @@ pub enum VerbsError {
         send_depth: u32,
         /// Receives asked for.
         recv_depth: u32,
-        /// The most that the device takes.
-        max: i32,
+        /// The most that the device takes; `None` where it does not answer.
+        max: Option<i32>,
         /// Why.
         source: io::Error,
     },
@@ -356,6 +356,16 @@ fn registration_cure(source: &io::Error, memlock: Option<u64>) -> String {
     }
 }
 
+/// Queues lie in locked memory as well.
+fn queue_cure(source: &io::Error, max: Option<i32>) -> String {
+    let mut cure =
+        max.map_or_else(String::new, |max| format!("; a queue of this device takes at most {max}"));
+    if source.raw_os_error() == Some(libc::ENOMEM) {
+        cure += "; queues are locked memory too: see RLIMIT_MEMLOCK (`ulimit -l`), and make the rings smaller or fewer";
+    }
+    cure
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -414,6 +424,23 @@ mod tests {
         assert_says(&error(libc::ENOMEM, None), &["unlimited"]);
         assert_says(&error(libc::EINVAL, None), &["boundary of a page"]);
         assert!(!error(libc::EPERM, Some(65536)).to_string().contains("MEMLOCK"));
+    }
+
+    #[test]
+    fn a_refused_queue_keeps_its_own_errno() {
+        let error = |errno, max| VerbsError::CreateCq {
+            device: "mlx5_0".to_owned(),
+            depth: 1 << 28,
+            max,
+            source: io::Error::from_raw_os_error(errno),
+        };
+        assert_says(
+            &error(libc::EINVAL, Some(4096)),
+            &["ibv_create_cq", "268435456", "mlx5_0", "os error 22", "4096"],
+        );
+        assert_says(&error(libc::ENOMEM, Some(4096)), &["os error 12", "RLIMIT_MEMLOCK"]);
+        let gone = error(libc::EIO, None).to_string();
+        assert!(gone.contains("os error 5") && !gone.contains("at most"), "{gone}");
     }
 
     #[test]

@@ -663,7 +663,7 @@ fn queues_deeper_than_the_device_has_are_refused_and_leave_nothing() {
         let attr = QpAttr { send_depth, recv_depth, ..attr(&rx, &tx) };
         match device.create_qp(&attr) {
             Err(VerbsError::CreateCq { max, .. } | VerbsError::CreateQp { max, .. }) => {
-                assert!((1..1 << 28).contains(&max), "{max}");
+                assert!(max.is_some_and(|max| (1..1 << 28).contains(&max)), "{max:?}");
             }
             other => panic!("{other:?}"),
         }
