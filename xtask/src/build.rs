@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -40,18 +41,20 @@ pub(crate) fn verbs_programs() -> Result<PathBuf> {
         "cannot build the programs with RDMA devices; `cargo xtask setup` installs the headers that they need",
     )?;
     let dir = cargo::target_dir()?.join("verbs");
-    fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
     for program in &built {
-        put_into(&dir, program)?;
+        let name = program.file_name().context("a program without a name")?;
+        put(&dir.join(name), |fresh| fs::copy(program, fresh).map(drop))?;
     }
     Ok(dir)
 }
 
-/// Whoever runs the old one meanwhile keeps it.
-fn put_into(dir: &Path, program: &Path) -> Result<()> {
-    let name = program.file_name().context("a program without a name")?;
+/// Makes a file, and the folders that it is in. Whoever uses the old one meanwhile keeps it.
+pub(crate) fn put(at: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
+    let name = at.file_name().context("a file without a name")?;
+    let dir = at.parent().context("a file in no folder")?;
     let fresh = dir.join(format!(".{}-{}", name.to_string_lossy(), std::process::id()));
-    fs::copy(program, &fresh)
-        .and_then(|_| fs::rename(&fresh, dir.join(name)))
-        .with_context(|| format!("cannot put {} into {}", program.display(), dir.display()))
+    fs::create_dir_all(dir)
+        .and_then(|()| make(&fresh))
+        .and_then(|()| fs::rename(&fresh, at))
+        .with_context(|| format!("cannot write {}", at.display()))
 }

@@ -55,52 +55,70 @@ pub(crate) fn target_dir() -> Result<PathBuf> {
 }
 
 /// Runs a `cargo build` and returns the programs that it made. Its messages go to stderr.
-pub(crate) fn build_programs(mut build: Command) -> Result<Vec<PathBuf>> {
+pub(crate) fn build_programs(build: Command) -> Result<Vec<PathBuf>> {
+    build_and_find(build, |artifact| artifact["executable"].as_str().map(PathBuf::from).into_iter().collect())
+}
+
+/// As [`build_programs`], with the libraries.
+pub(crate) fn build_files(build: Command) -> Result<Vec<PathBuf>> {
+    build_and_find(build, |artifact| {
+        let files = artifact["filenames"].as_array().into_iter().flatten();
+        files.filter_map(|file| file.as_str().map(PathBuf::from)).collect()
+    })
+}
+
+fn build_and_find(mut build: Command, find: fn(&Value) -> Vec<PathBuf>) -> Result<Vec<PathBuf>> {
     build.arg("--message-format=json-render-diagnostics");
-    let (found, programs) = mpsc::channel();
+    let (found, files) = mpsc::channel();
     let sink = move |_, line: &str| {
-        if let Some(program) = executable(line) {
+        if let Some(artifact) = artifact(line) {
             // Nobody listens any more only when the build was given up.
-            let _ = found.send(program);
+            let _ = found.send(find(&artifact));
         }
     };
     let status = Process::spawn(&mut build, Stderr::Inherit, sink)?.wait()?;
     if !status.success() {
         bail!("cargo build failed ({}); its messages are above", how(status));
     }
-    Ok(programs.iter().collect())
+    Ok(files.iter().flatten().collect())
 }
 
-/// The program that a line of cargo's JSON speaks of.
-fn executable(line: &str) -> Option<PathBuf> {
+/// What a line of cargo's JSON says of something built.
+fn artifact(line: &str) -> Option<Value> {
     let message: Value = serde_json::from_str(line).ok()?;
-    if message["reason"] != "compiler-artifact" {
-        return None;
-    }
-    message["executable"].as_str().map(PathBuf::from)
+    (message["reason"] == "compiler-artifact").then_some(message)
 }
 
-/// The program called `name`.
-pub(crate) fn named(programs: &[PathBuf], name: &str) -> Result<PathBuf> {
-    let found = programs.iter().find(|path| path.file_name().is_some_and(|file| file == name));
-    found.cloned().with_context(|| format!("the build made no program called {name}"))
+/// The one called `name` of what was built.
+pub(crate) fn named(built: &[PathBuf], name: &str) -> Result<PathBuf> {
+    let found = built.iter().find(|path| path.file_name().is_some_and(|file| file == name));
+    found.cloned().with_context(|| format!("the build made nothing called {name}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn executables_are_taken_from_artifact_lines_alone() {
-        let line = r#"{"reason":"compiler-artifact","executable":"/t/release/hsb-bridge-cpu"}"#;
-        assert_eq!(executable(line), Some(PathBuf::from("/t/release/hsb-bridge-cpu")));
-        assert_eq!(executable(r#"{"reason":"compiler-artifact","executable":null}"#), None);
-        assert_eq!(executable(r#"{"reason":"build-script-executed","executable":"/x"}"#), None);
-        assert_eq!(executable("   Compiling xtask"), None);
+    /// A build that says these lines.
+    fn says(lines: &str) -> Command {
+        let mut command = Command::new("sh");
+        // The option of cargo becomes $0.
+        command.args(["-c", &format!("printf '%s\\n' '{lines}'")]);
+        command
     }
 
     #[test]
-    fn programs_are_found_by_name() {
+    fn what_was_built_is_taken_from_artifact_lines_alone() {
+        let lines = r#"{"reason":"compiler-artifact","filenames":["/t/liba.so","/t/liba.a"],"executable":null}
+{"reason":"compiler-artifact","filenames":["/t/b"],"executable":"/t/b"}
+{"reason":"build-script-executed","executable":"/x","filenames":["/x"]}
+   Compiling xtask"#;
+        assert_eq!(build_programs(says(lines)).unwrap(), [PathBuf::from("/t/b")]);
+        assert_eq!(build_files(says(lines)).unwrap(), ["/t/liba.so", "/t/liba.a", "/t/b"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn files_are_found_by_name() {
         let programs = [PathBuf::from("/t/a"), PathBuf::from("/t/b")];
         assert_eq!(named(&programs, "b").unwrap(), PathBuf::from("/t/b"));
         assert!(named(&programs, "c").is_err());

@@ -9,6 +9,7 @@ mod build;
 mod cargo;
 mod emulate;
 mod hw;
+mod install;
 mod interrupt;
 mod net;
 mod outside;
@@ -29,6 +30,7 @@ usage: cargo xtask COMMAND [OPTIONS]
 
   setup [--check]     installs what building and testing need; --check only says what is missing
   build [--release]   builds the programs
+  install [OPTIONS]   installs the C libraries, headers and programs (--help: options)
   emulate [OPTIONS]   runs FPGA, decoder and playback on this machine and checks every answer (--help: options)
   test [--quick]      setup, then everything that can be tested here; --quick leaves out what takes minutes
   vm [--] COMMAND     runs a command in a virtual machine that has soft-RoCE (--help: options)
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
     let result = match command.to_str() {
         Some("setup") => setup::run(rest),
         Some("build") => build::run(rest),
+        Some("install") => install::run(rest),
         Some("emulate") => emulate::run(rest),
         Some("test") => test::run(rest),
         Some("vm") => vm::run(rest),

@@ -70,6 +70,19 @@ const NEEDS: &[Need] = &[
     component("clippy", "runs the lints", Probe::Cargo("clippy")),
     debian("g++", Purpose::Testing, "compiles the C++ examples", Probe::Program("c++")),
     debian(
+        "cmake",
+        Purpose::Testing,
+        "builds the examples against the installed library",
+        Probe::Program("cmake"),
+    ),
+    debian("make", Purpose::Testing, "runs what cmake writes", Probe::Program("make")),
+    debian(
+        "valgrind",
+        Purpose::Testing,
+        "looks for leaks and bad accesses of the C libraries",
+        Probe::Program("valgrind"),
+    ),
+    debian(
         "libibverbs-dev",
         Purpose::Verbs,
         "headers and library of the RDMA verbs",
@@ -193,6 +206,19 @@ fn is_there(probe: &Probe) -> bool {
             version.status().is_ok_and(|status| status.success())
         }
     }
+}
+
+/// What building for RDMA devices lacks here.
+pub(crate) fn lacking_for_verbs() -> Vec<&'static str> {
+    let builds = |need: &&Need| need.purpose == Purpose::Verbs && need.name() != "ibverbs-providers";
+    let named_by_hand =
+        |need: &Need| need.name() == "libclang-14-dev" && std::env::var_os("LIBCLANG_PATH").is_some();
+    NEEDS
+        .iter()
+        .filter(builds)
+        .filter(|need| !is_there(&need.probe) && !named_by_hand(need))
+        .map(Need::name)
+        .collect()
 }
 
 pub(crate) fn on_path(program: &str) -> bool {
