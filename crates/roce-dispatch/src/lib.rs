@@ -4,6 +4,7 @@
 //! - [`FunctionTable`]: the functions by id, Rust closures and C handlers alike.
 //! - [`RingLoop`]: serves a pair of rings that a transport's threads fill and empty.
 //! - [`UnifiedLoop`]: serves a [`UnifiedLink`], such as [`roce_transport::Unified`], that the loop's own thread drives.
+//! - [`caller`]: the other side, which calls such functions over a link, many at a time.
 //! - [`DispatchStats`]: what a loop has done so far, readable while it runs.
 //! - [`schema`]: what a function takes and gives, and the C layout of function tables.
 //!
@@ -13,6 +14,7 @@
 #![deny(unsafe_code)]
 
 mod buffer;
+pub mod caller;
 mod error;
 #[allow(unsafe_code)]
 mod raw;

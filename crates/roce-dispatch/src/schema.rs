@@ -142,6 +142,11 @@ impl HandlerSchema {
     pub fn arg_len(&self) -> u64 {
         self.args.iter().take(self.num_args.into()).map(|a| u64::from(a.size_bytes)).sum()
     }
+
+    /// Bytes that the results take together.
+    pub fn result_len(&self) -> u64 {
+        self.results.iter().take(self.num_results.into()).map(|r| u64::from(r.size_bytes)).sum()
+    }
 }
 
 /// How a C table wants an entry to be called.

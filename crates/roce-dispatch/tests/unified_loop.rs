@@ -2,7 +2,6 @@
 
 mod common;
 
-use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,53 +10,8 @@ use std::thread;
 use common::*;
 use roce_dispatch::rpc::Status;
 use roce_dispatch::{DispatchCounts, DispatchError, FunctionTable, UnifiedLink, UnifiedLoop};
-use roce_ring::{Consumer, Geometry, Producer, SlotBytes};
+use roce_ring::{Geometry, SlotBytes};
 use roce_transport::SpinPolicy;
-
-/// Two real rings as a link: a flag stands for a completion.
-struct RingLink {
-    rx: Consumer,
-    tx: Producer,
-    open: Arc<AtomicBool>,
-}
-
-impl UnifiedLink for RingLink {
-    type Error = Infallible;
-
-    fn geometry(&self) -> Geometry {
-        self.rx.ring().geometry()
-    }
-
-    fn is_open(&self) -> bool {
-        self.open.load(Ordering::Relaxed)
-    }
-
-    fn rx_poll(&mut self) -> Result<Option<u32>, Infallible> {
-        let slot = self.rx.next_published().filter(|&slot| self.tx.is_free(slot));
-        if let Some(slot) = slot {
-            self.rx.claim(slot);
-        }
-        Ok(slot)
-    }
-
-    fn tx_publish(&mut self, slot: u32) -> Result<bool, Infallible> {
-        self.tx.publish(slot);
-        Ok(true)
-    }
-
-    fn rx_slot(&self, slot: u32) -> SlotBytes<'_> {
-        self.rx.ring().slot(slot)
-    }
-
-    fn tx_slot(&self, slot: u32) -> SlotBytes<'_> {
-        self.tx.slot(slot)
-    }
-}
-
-fn link(geometry: Geometry) -> (Wire, RingLink) {
-    let (wire, rx, tx) = rings(geometry);
-    (wire, RingLink { rx, tx, open: Arc::new(AtomicBool::new(true)) })
-}
 
 fn table() -> FunctionTable {
     let mut table = FunctionTable::new();

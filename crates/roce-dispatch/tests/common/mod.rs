@@ -1,11 +1,14 @@
 //! The transport's side of two real rings, and frames to put into them.
 #![allow(dead_code, unreachable_pub)] // each test binary uses its part
 
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use roce_dispatch::rpc::{HEADER_LEN, Request, Response, Status, function_id};
-use roce_dispatch::{DispatchCounts, FunctionTable, RingLoop};
-use roce_ring::{Consumer, Geometry, MemoryOptions, Producer, Ring};
+use roce_dispatch::{DispatchCounts, FunctionTable, RingLoop, UnifiedLink};
+use roce_ring::{Consumer, Geometry, MemoryOptions, Producer, Ring, SlotBytes};
 
 /// Long enough for any machine; only a failing test waits that long.
 pub const CEILING: Duration = Duration::from_secs(20);
@@ -45,6 +48,51 @@ pub fn rings(geometry: Geometry) -> (Wire, Consumer, Producer) {
     let (rx, dispatcher_rx) = ring().split().expect("first split");
     let (dispatcher_tx, tx) = ring().split().expect("first split");
     (Wire { rx, tx, geometry }, dispatcher_rx, dispatcher_tx)
+}
+
+/// Two real rings as a link: a flag stands for a completion.
+pub struct RingLink {
+    pub rx: Consumer,
+    pub tx: Producer,
+    pub open: Arc<AtomicBool>,
+}
+
+impl UnifiedLink for RingLink {
+    type Error = Infallible;
+
+    fn geometry(&self) -> Geometry {
+        self.rx.ring().geometry()
+    }
+
+    fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    fn rx_poll(&mut self) -> Result<Option<u32>, Infallible> {
+        let slot = self.rx.next_published().filter(|&slot| self.tx.is_free(slot));
+        if let Some(slot) = slot {
+            self.rx.claim(slot);
+        }
+        Ok(slot)
+    }
+
+    fn tx_publish(&mut self, slot: u32) -> Result<bool, Infallible> {
+        self.tx.publish(slot);
+        Ok(true)
+    }
+
+    fn rx_slot(&self, slot: u32) -> SlotBytes<'_> {
+        self.rx.ring().slot(slot)
+    }
+
+    fn tx_slot(&self, slot: u32) -> SlotBytes<'_> {
+        self.tx.slot(slot)
+    }
+}
+
+pub fn link(geometry: Geometry) -> (Wire, RingLink) {
+    let (wire, rx, tx) = rings(geometry);
+    (wire, RingLink { rx, tx, open: Arc::new(AtomicBool::new(true)) })
 }
 
 pub fn geometry(pages: u32, page: u32, frame: u32) -> Geometry {
