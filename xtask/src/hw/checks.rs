@@ -13,6 +13,8 @@ use crate::table;
 const LEAST_MTU: u32 = 1500;
 /// RoCEv2's headers around a frame, bytes.
 const ROCE_HEADERS: u32 = 96;
+/// Rings that a process registers: RX, TX, and one for copies of what is sent.
+const RINGS: u64 = 3;
 /// Memory that a process locks besides its rings, bytes: queues and completion queues.
 const QUEUES: u64 = 2 << 20;
 /// The capability that lifts the limit on locked memory.
@@ -261,18 +263,18 @@ fn of_table(port: &Port, seat: &Seat) -> Finding {
     let name = port.interface.as_ref().map_or("IFACE", |interface| interface.name.as_str());
     let known: Vec<Ipv4Addr> = port.gids.addresses().map(|(ip, _)| ip).collect();
     match (seat.ip, known.as_slice()) {
-        (None, []) => Finding::failure(
-            what,
-            "none",
-            format!("`ip address add IP/24 dev {name}`; its GID can take seconds to appear"),
-        )
-        .with_gids_of(port),
         (Some(ip), _) if !known.contains(&ip) => Finding::failure(
             what,
             format!("{ip} is missing"),
             format!(
                 "`ip address add {ip}/24 dev {name}`, or --setup-network; its GID can take seconds to appear"
             ),
+        )
+        .with_gids_of(port),
+        (_, []) => Finding::failure(
+            what,
+            "none",
+            format!("`ip address add IP/24 dev {name}`; its GID can take seconds to appear"),
         )
         .with_gids_of(port),
         (asked, [first, ..]) => {
@@ -289,7 +291,6 @@ fn of_table(port: &Port, seat: &Seat) -> Finding {
                 format!("ours choose by address; a program that takes a GID by its index needs {index}"),
             )
         }
-        (Some(_), []) => Finding::failure(what, "none", "add the address"),
     }
 }
 
@@ -326,7 +327,7 @@ impl Machine {
 
     fn memlock(&self, options: &HwOptions) -> Finding {
         let what = "locked memory (RLIMIT_MEMLOCK)";
-        let rings = 2 * u64::from(options.run.num_pages) * u64::from(options.run.page_size);
+        let rings = RINGS * u64::from(options.run.num_pages) * u64::from(options.run.page_size);
         let needed = rings + QUEUES;
         match self.memlock {
             None => Finding::good(what, "no limit"),
@@ -489,6 +490,17 @@ mod tests {
                 .cure()
                 .is_some_and(|cure| cure.starts_with("NOTE: ") && cure.contains("cpupower"))
         );
+    }
+
+    /// Both rings of the bridge, and as much again as the TX ring for copies of what it sends.
+    #[test]
+    fn locked_memory_is_for_three_rings() {
+        let tree = Tree::new();
+        tree.port("mlx5_0", "eth2", 4200, &[A, B]);
+        let line = "--device mlx5_0 --num-pages 1024 --page-size 4096";
+        let with = |mib: u64| failures_on(&tree, line, &Machine { memlock: Some(mib << 20), ..machine() });
+        assert_one(&with(13), &["14680064 needed", "LimitMEMLOCK=infinity"]);
+        assert_eq!(with(14), [""; 0]);
     }
 
     #[test]
