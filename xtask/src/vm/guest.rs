@@ -3,14 +3,18 @@
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::initramfs::{self, HOST_LIBRARIES, HOST_LOADER, HOST_SHELL};
 use super::kernel::{self, Modules};
 use super::packages::{self, Apt, Package, WANTED};
 use super::{Progress, scratch::Scratch};
+use crate::interrupt;
 
 /// Sources that decide what the guest is: a change of any of them rebuilds it.
 const RECIPE: &[&str] = &[
@@ -24,6 +28,8 @@ const RECIPE: &[&str] = &[
 ];
 /// Where apt keeps the lists of the machine; they change when it learns of new versions.
 const APT_LISTS: &str = "/var/lib/apt/lists";
+/// How long between two looks at a lock that others have.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// What a guest is made of, as text. Two guests are alike when their texts are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +42,7 @@ struct Inputs {
 /// Puts the guest's files into `dir`, as `vmlinux` and `initramfs`, and returns the kernel's release ("6.1.0-57-amd64").
 /// The guest is built first where `vm` has none, or one that is not made of what it should be.
 pub(super) fn lend(vm: &Path, dir: &Path, progress: Progress) -> Result<String> {
-    let _lock = lock(vm)?;
+    let _lock = lock(vm, progress)?;
     let guest = Guest { dir: vm.join("guest") };
     guest.refresh(vm, progress)?;
     for name in ["vmlinux", "initramfs"] {
@@ -65,7 +71,7 @@ impl Guest {
             Ok(()) => {
                 fs::write(self.dir.join("lists"), lists).context("cannot note the state of apt's lists")
             }
-            Err(error) if fits && crate::interrupt::check().is_ok() => {
+            Err(error) if fits && interrupt::check().is_ok() => {
                 progress.line(&format!("keeping the guest as it is, for apt does not answer: {error:#}"));
                 Ok(())
             }
@@ -98,7 +104,7 @@ impl Guest {
             match asked {
                 Ok(()) => return Ok(()),
                 Err(error) => {
-                    crate::interrupt::check()?;
+                    interrupt::check()?;
                     if reasons.is_empty() {
                         progress.line("apt's package lists do not do; trying with fresh ones");
                     }
@@ -147,12 +153,28 @@ impl Guest {
 }
 
 /// Held while a guest is looked at or built, so that two of us do not build at once.
-fn lock(vm: &Path) -> Result<Flock<File>> {
+fn lock(vm: &Path, progress: Progress) -> Result<Flock<File>> {
     fs::create_dir_all(vm).with_context(|| format!("cannot make {}", vm.display()))?;
     let path = vm.join("lock");
-    let file = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
-    Flock::lock(file, FlockArg::LockExclusive)
-        .map_err(|(_, errno)| anyhow!("cannot lock {}: {errno}", path.display()))
+    let mut file = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
+    let mut told = false;
+    loop {
+        // Not one call that waits: no signal would end it.
+        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((file, Errno::EWOULDBLOCK)) => file,
+            Err((_, errno)) => bail!("cannot lock {}: {errno}", path.display()),
+        };
+        if !told {
+            progress.line(&format!(
+                "waiting for another run, which has {} and may build the guest",
+                path.display()
+            ));
+            told = true;
+        }
+        interrupt::check()?;
+        thread::sleep(LOOK_EVERY);
+    }
 }
 
 /// `from_the_host`: files that the guest takes from the host.
