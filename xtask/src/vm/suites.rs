@@ -15,7 +15,7 @@ use super::machine::Host;
 use super::{Progress, quote, to_ours};
 use crate::process::{Process, Stderr, Stream};
 use crate::rdma::Sysfs;
-use crate::{build, cargo, interrupt, table, test, usage_error};
+use crate::{build, cargo, install, interrupt, table, test, usage_error};
 
 pub(crate) const USAGE: &str = "\
 usage: cargo xtask vm-test [--only TEXT] [--verbose]
@@ -36,7 +36,8 @@ docs/hardware.md. The environment says on what:
   ROCE_TEST_DEVICE           the device (`rdma link` lists them)
   ROCE_TEST_PEER_DEVICE      another one, for the far ends; otherwise both ends share the port
   ROCE_TEST_SECOND_ADDRESS   IFACE=IP/LENGTH: added for the tests that want two on one port; needs root
-  ROCE_TEST_INTERFACE        the device's interface: taken down and up again by a test that runs only with this
+  ROCE_TEST_INTERFACE        the device's interface: some tests run only with this. They give it addresses and take them
+                             away, and take it down and up again; needs root
 ";
 
 /// How long one machine's tests may take together.
@@ -56,14 +57,16 @@ struct Suite {
 
 const LO: &[(&str, &str)] = &[("ROCE_TEST_DEVICE", "rxe0")];
 const PAIR: &[(&str, &str)] = &[("ROCE_TEST_DEVICE", "rxe_a"), ("ROCE_TEST_PEER_DEVICE", "rxe_b")];
+const PAIR_FOR_C: &[(&str, &str)] =
+    &[PAIR[0], PAIR[1], ("ROCE_TEST_IP", "10.0.0.1"), ("ROCE_TEST_PEER_IP", "10.0.0.2")];
 const UNPLUGGED: &[(&str, &str)] = &[("ROCE_TEST_DEVICE", "rxe_a"), ("ROCE_TEST_INTERFACE", "va")];
 
 const fn verbs(test: &'static str, net: Net, mtu: u32, env: &'static [(&str, &str)]) -> Suite {
     Suite { package: "roce-verbs", test, features: "", net, mtu, env }
 }
 
-const fn conformance(net: Net, mtu: u32, env: &'static [(&str, &str)]) -> Suite {
-    Suite { package: "roce-conformance", test: "device", features: "verbs", net, mtu, env }
+const fn conformance(test: &'static str, net: Net, mtu: u32, env: &'static [(&str, &str)]) -> Suite {
+    Suite { package: "roce-conformance", test, features: "verbs", net, mtu, env }
 }
 
 /// Tests of this program, on the programs that it builds.
@@ -72,6 +75,8 @@ const fn whole_path(test: &'static str, net: Net, env: &'static [(&str, &str)]) 
 }
 
 const OURSELVES: &str = "xtask";
+/// Runs programs that the machine has no compiler for.
+const C_PROGRAMS: &str = "device_c";
 /// Those tests inside a library that need a device; the others run on the host.
 const UNIT: &str = "unit";
 /// Both ends on one port, made by the tests themselves: on lo an address must be there before the device.
@@ -89,12 +94,14 @@ const CHANGES: &[(&str, &str)] = &[("ROCE_TEST_NET", "1")];
 const SUITES: &[Suite] = &[
     verbs(UNIT, Net::Lo, 9000, LO),
     verbs("device", Net::Lo, 9000, LO),
-    conformance(Net::Lo, 9000, LO),
+    conformance("device", Net::Lo, 9000, LO),
     verbs("device", Net::Veth, 9000, PAIR),
-    conformance(Net::Veth, 9000, PAIR),
+    conformance("device", Net::Veth, 9000, PAIR),
     whole_path("device_emulation", Net::Veth, PAIR),
+    whole_path(C_PROGRAMS, Net::Veth, PAIR_FOR_C),
+    conformance("network", Net::Veth, 9000, UNPLUGGED),
     verbs("link_down", Net::Veth, 9000, UNPLUGGED),
-    conformance(Net::Veth, 1500, PAIR),
+    conformance("device", Net::Veth, 1500, PAIR),
     whole_path("device_interop", Net::Netns, FAR),
     whole_path("device_emulation", Net::None, LO_TWICE),
     whole_path("device_net", Net::None, CHANGES),
@@ -202,22 +209,25 @@ pub(crate) fn on_device(args: Vec<OsString>) -> Result<ExitCode> {
     Ok(rows.conclude(started))
 }
 
-/// One suite of each kind that runs on any device; the one that takes a link down only where it was named.
-fn for_devices(link_down: bool) -> Vec<&'static Suite> {
+/// One suite of each kind that runs on any device; those that change its interface only where it was named.
+fn for_devices(interface: bool) -> Vec<&'static Suite> {
     let mut suites: Vec<&Suite> = Vec::new();
     for suite in SUITES {
         let wanted = match suite.test {
             UNIT | "device" | "device_emulation" => true,
-            "link_down" => link_down,
-            _ => false,
+            test => interface && changes_interface(test),
         };
         if wanted && !suites.iter().any(|other| (other.package, other.test) == (suite.package, suite.test)) {
             suites.push(suite);
         }
     }
-    // What takes a link down comes last.
-    suites.sort_by_key(|suite| suite.test == "link_down");
+    suites.sort_by_key(|suite| changes_interface(suite.test));
     suites
+}
+
+/// Those take a link down, and come last on it.
+fn changes_interface(test: &str) -> bool {
+    ["network", "link_down"].contains(&test)
 }
 
 /// The closing table.
@@ -271,6 +281,9 @@ fn options(args: Vec<OsString>) -> Result<Option<(String, Progress)>> {
 fn with_programs(suites: Vec<&Suite>) -> Result<Vec<(&Suite, PathBuf)>> {
     if suites.iter().any(|suite| suite.package == OURSELVES) {
         build::verbs_programs()?;
+    }
+    if suites.iter().any(|suite| suite.test == C_PROGRAMS) {
+        install::with_c_programs()?;
     }
     suites.into_iter().map(|suite| Ok((suite, program(suite)?))).collect()
 }
@@ -522,15 +535,15 @@ mod tests {
 
     #[test]
     fn a_device_gets_each_kind_of_suite_once() {
-        let names = |link_down| {
-            let suites = for_devices(link_down);
+        let names = |interface| {
+            let suites = for_devices(interface);
             suites.iter().map(|suite| format!("{} {}", suite.package, suite.test)).collect::<Vec<_>>()
         };
         assert_eq!(
             names(false),
             ["roce-verbs unit", "roce-verbs device", "roce-conformance device", "xtask device_emulation"]
         );
-        assert_eq!(names(true).last().map(String::as_str), Some("roce-verbs link_down"));
+        assert_eq!(names(true)[4..], ["roce-conformance network", "roce-verbs link_down"]);
     }
 
     #[test]
