@@ -8,6 +8,7 @@
 mod build;
 mod cargo;
 mod emulate;
+mod fuzz;
 mod hw;
 mod install;
 mod interrupt;
@@ -40,6 +41,7 @@ usage: cargo xtask COMMAND [OPTIONS]
   net-setup           makes soft-RoCE devices of this machine's kernel (--help: options)
   net-teardown        takes back exactly what net-setup did
   outside             builds and runs projects that use single crates, as strangers would
+  fuzz [TARGET ...]   looks for bytes that break what reads the wire (--help: options)
   tidy                checks the rules that neither compiler nor clippy knows
 ";
 
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Some("net-teardown") => net::teardown(rest),
         Some("test-device") => vm::test_device(rest),
         Some("outside") => outside::run(rest),
+        Some("fuzz") => fuzz::run(rest),
         Some("tidy") => tidy::run(rest),
         Some("help" | "--help" | "-h") => {
             print!("{USAGE}");
