@@ -2,10 +2,12 @@
 
 use std::future::{self, Future};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV4};
 
+use roce_core::Qpn;
 use tokio::runtime::{Builder, Handle, Runtime};
 
+use crate::hsb::{self, HsbError, HsbRendezvous, RoceConfig, StartOptions};
 use crate::rendezvous::{BoxError, Peer, Rendezvous};
 use crate::socket::{Client, Server, Timeouts};
 use crate::{Error, Offer};
@@ -19,8 +21,11 @@ pub struct Blocking<R> {
 }
 
 impl<R> Blocking<R> {
-    fn open(open: impl Future<Output = Result<R, Error>>) -> Result<Self, Error> {
-        let runtime = new_runtime().map_err(|source| Error::Runtime { source })?;
+    fn open<E>(
+        open: impl Future<Output = Result<R, E>>,
+        no_runtime: impl FnOnce(io::Error) -> E,
+    ) -> Result<Self, E> {
+        let runtime = new_runtime().map_err(no_runtime)?;
         let inner = runtime.block_on(open)?;
         Ok(Self { inner, runtime })
     }
@@ -49,15 +54,44 @@ impl<R: Rendezvous> Blocking<R> {
 impl Blocking<Server> {
     /// Listens as [`Server::bind`] does. Fails with [`Error::Runtime`] too, where async code calls it.
     pub fn bind(addr: SocketAddr, timeouts: Timeouts) -> Result<Self, Error> {
-        Self::open(async { Ok(Server::bind(addr).await?.with_timeouts(timeouts)) })
+        Self::open(async { Ok(Server::bind(addr).await?.with_timeouts(timeouts)) }, no_runtime)
     }
 }
 
 impl Blocking<Client> {
     /// A client that blocks. Fails with [`Error::Runtime`] where async code calls it.
     pub fn client(client: Client) -> Result<Self, Error> {
-        Self::open(future::ready(Ok(client)))
+        Self::open(future::ready(Ok(client)), no_runtime)
     }
+}
+
+impl Blocking<HsbRendezvous> {
+    /// Opens a session with the FPGA at `peer`; see [`HsbRendezvous::new`] for the `template`. Fails with
+    /// [`HsbError::Runtime`] where async code calls it.
+    pub fn fpga(peer: SocketAddrV4, timing: hsb::Timing, template: RoceConfig) -> Result<Self, HsbError> {
+        let open = async { Ok(HsbRendezvous::new(hsb::Client::connect(peer, timing).await?, template)) };
+        Self::open(open, HsbError::Runtime)
+    }
+
+    /// See [`HsbRendezvous::with_fpga_qpn`].
+    #[must_use]
+    pub fn with_fpga_qpn(self, qpn: Qpn) -> Self {
+        Self { inner: self.inner.with_fpga_qpn(qpn), ..self }
+    }
+
+    /// See [`hsb::Client::start`].
+    pub fn start(&mut self, options: &StartOptions) -> Result<(), HsbError> {
+        self.runtime.block_on(self.inner.client().start(options))
+    }
+
+    /// See [`HsbRendezvous::unconfigure`].
+    pub fn unconfigure(&mut self) -> Result<(), HsbError> {
+        self.runtime.block_on(self.inner.unconfigure())
+    }
+}
+
+const fn no_runtime(source: io::Error) -> Error {
+    Error::Runtime { source }
 }
 
 fn new_runtime() -> io::Result<Runtime> {

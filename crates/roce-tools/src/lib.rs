@@ -6,7 +6,7 @@
 //! - [`playback`]: plays a workload through an FPGA and judges the answers.
 //! - [`decoder`]: real decoding of real syndromes, from a detector error model.
 //! - [`handlers`]: the functions that the bridge serves.
-//! - [`cli`], [`link`], [`output`], [`signal`]: what the programs have in common.
+//! - [`cli`], [`output`], [`signal`]: what the programs have in common.
 
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,6 @@ pub mod decoder;
 pub mod emulator;
 mod error;
 pub mod handlers;
-pub mod link;
 pub mod output;
 pub mod playback;
 pub mod signal;

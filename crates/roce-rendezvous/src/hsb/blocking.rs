@@ -1,11 +1,15 @@
-//! The client for programs without an async runtime.
+//! The control plane for programs without an async runtime.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
 use super::ecb::Pair;
-use super::{Client, HsbError, RoceConfig, Timing};
+use super::{
+    Board, Client, Discovery, DiscoveryConfig, HsbError, Ignored, ResetOptions, RoceConfig, StartOptions,
+    Timing,
+};
 
 /// A [`Client`] whose calls block the calling thread. Not for use inside an async runtime.
 #[derive(Debug)]
@@ -17,9 +21,15 @@ pub struct BlockingClient {
 impl BlockingClient {
     /// See [`Client::connect`].
     pub fn connect(peer: SocketAddrV4, timing: Timing) -> Result<Self, HsbError> {
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(HsbError::Runtime)?;
+        let runtime = new_runtime()?;
         let client = runtime.block_on(Client::connect(peer, timing))?;
         Ok(Self { client, runtime })
+    }
+
+    /// See [`Client::with_block_access`].
+    #[must_use]
+    pub fn with_block_access(self, block_access: bool) -> Self {
+        Self { client: self.client.with_block_access(block_access), ..self }
     }
 
     /// See [`Client::version`].
@@ -62,6 +72,16 @@ impl BlockingClient {
         self.runtime.block_on(self.client.write_pairs(pairs))
     }
 
+    /// See [`Client::start`].
+    pub fn start(&mut self, options: &StartOptions) -> Result<(), HsbError> {
+        self.runtime.block_on(self.client.start(options))
+    }
+
+    /// See [`Client::reset`].
+    pub fn reset(&mut self, options: &ResetOptions) -> Result<Board, HsbError> {
+        self.runtime.block_on(self.client.reset(options))
+    }
+
     /// See [`Client::configure_roce`].
     pub fn configure_roce(&mut self, config: &RoceConfig) -> Result<(), HsbError> {
         self.runtime.block_on(self.client.configure_roce(config))
@@ -71,4 +91,39 @@ impl BlockingClient {
     pub fn unconfigure_roce(&mut self, config: &RoceConfig) -> Result<(), HsbError> {
         self.runtime.block_on(self.client.unconfigure_roce(config))
     }
+}
+
+/// A [`Discovery`] whose calls block the calling thread. Not for use inside an async runtime.
+#[derive(Debug)]
+pub struct BlockingDiscovery {
+    discovery: Discovery,
+    runtime: Runtime,
+}
+
+impl BlockingDiscovery {
+    /// See [`Discovery::open`].
+    pub fn open(config: &DiscoveryConfig) -> Result<Self, HsbError> {
+        let runtime = new_runtime()?;
+        let discovery = runtime.block_on(async { Discovery::open(config) })?;
+        Ok(Self { discovery, runtime })
+    }
+
+    /// See [`Discovery::collect`].
+    pub fn collect(&mut self, time: Duration) -> Result<Vec<Board>, HsbError> {
+        self.runtime.block_on(self.discovery.collect(time))
+    }
+
+    /// See [`Discovery::find`].
+    pub fn find(&mut self, time: Duration, wanted: impl FnMut(&Board) -> bool) -> Result<Board, HsbError> {
+        self.runtime.block_on(self.discovery.find(time, wanted))
+    }
+
+    /// See [`Discovery::ignored`].
+    pub const fn ignored(&self) -> Ignored {
+        self.discovery.ignored()
+    }
+}
+
+fn new_runtime() -> Result<Runtime, HsbError> {
+    Builder::new_current_thread().enable_all().build().map_err(HsbError::Runtime)
 }

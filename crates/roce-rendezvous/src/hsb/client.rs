@@ -16,6 +16,8 @@ use super::regs;
 const WRITE_PAIRS: usize = 180;
 const READ_WORDS: usize = 128;
 const FIRST_SEQUENCE: u16 = 0x100;
+/// An FPGA that has not answered for so long is restarting.
+const GONE: Duration = Duration::from_millis(500);
 /// The longest UDP payload there is.
 const DATAGRAM: usize = 65536;
 
@@ -51,14 +53,21 @@ struct Patience {
 
 /// A session with an FPGA's control plane. One request is outstanding at a time.
 ///
-/// A request is repeated until it is answered or the time is up. A repeated one keeps its sequence number and
-/// asks for no sequence check, since the FPGA may have carried it out and lost the answer. After a failure the
-/// next transaction asks for no check either, which brings both ends back into step.
+/// A session begins with a read of the FPGA's version that asks for no sequence check, so that both ends are in
+/// step; so does the request after one that failed. All others ask for the check. A request is repeated until it is
+/// answered or the time is up, with the number that it has:
+///
+/// - A repeated read asks for no check, since the FPGA may have carried it out and lost the answer.
+/// - A repeated write still asks for it. An FPGA that has carried it out refuses it and says that its number is the
+///   last accepted one; then the write is done, and was done once.
+///
+/// So no request that is late on the wire can undo what came after it.
 #[derive(Debug)]
 pub struct Client {
     socket: UdpSocket,
     peer: SocketAddrV4,
     timing: Timing,
+    block_access: bool,
     sequence: u16,
     in_step: bool,
     version: u32,
@@ -73,15 +82,28 @@ impl Client {
             socket,
             peer,
             timing,
+            block_access: true,
             sequence: FIRST_SEQUENCE,
             in_step: false,
             version: 0,
             datagram: vec![0; DATAGRAM].into(),
         };
-        let first = Patience { timeout: timing.first_timeout, retry: timing.first_retry };
-        let version = client.transact(Command::ReadDword, vec![Pair::new(regs::VERSION, 0)], first).await?;
-        client.version = version[0].data;
+        client.get_into_step(client.first_patience()).await?;
         Ok(client)
+    }
+
+    /// The same session with a board whose requests may hold one pair only, or more.
+    #[must_use]
+    pub fn with_block_access(self, block_access: bool) -> Self {
+        Self { block_access, ..self }
+    }
+
+    /// Begins anew with a board that has restarted, perhaps at another address.
+    pub(super) async fn reconnect(&mut self, ip: Ipv4Addr) -> Result<(), HsbError> {
+        self.peer.set_ip(ip);
+        self.socket = connected_socket(self.peer).await?;
+        self.sequence = FIRST_SEQUENCE;
+        self.get_into_step(self.first_patience()).await
     }
 
     /// The version of the FPGA's design, as read when the session began.
@@ -116,6 +138,19 @@ impl Client {
         self.request(Command::WriteDword, vec![Pair::new(address, data)]).await.map(drop)
     }
 
+    /// A write after which the FPGA is gone, most likely before it has answered. If it is back by the next attempt
+    /// it says so.
+    pub(super) async fn write_and_lose(&mut self, address: u32, data: u32) -> Result<(), HsbError> {
+        let patient = self.timing;
+        self.timing.timeout = patient.timeout.min(GONE);
+        let result = self.write(address, data).await;
+        self.timing = patient;
+        match result {
+            Ok(()) | Err(HsbError::Timeout { .. } | HsbError::Restarted { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Reads a register and writes it back with the bits of `clear` cleared, then those of `set` set. Not
     /// atomic on the FPGA. Returns what was written.
     pub async fn modify(&mut self, address: u32, clear: u32, set: u32) -> Result<u32, HsbError> {
@@ -129,9 +164,10 @@ impl Client {
         check_range(address, count)?;
         let pairs: Vec<Pair> =
             (address..).step_by(4).take(count).map(|address| Pair::new(address, 0)).collect();
+        let (command, size) = self.block(Command::ReadBlock, READ_WORDS);
         let mut words = Vec::with_capacity(count);
-        for packet in pairs.chunks(READ_WORDS) {
-            let read = self.request(Command::ReadBlock, packet.to_vec()).await?;
+        for packet in pairs.chunks(size) {
+            let read = self.request(command, packet.to_vec()).await?;
             words.extend(read.iter().map(|pair| pair.data));
         }
         Ok(words)
@@ -143,32 +179,63 @@ impl Client {
         for pair in pairs {
             check_range(pair.address, 1)?;
         }
-        for packet in pairs.chunks(WRITE_PAIRS) {
-            self.request(Command::WriteBlock, packet.to_vec()).await?;
+        let (command, size) = self.block(Command::WriteBlock, WRITE_PAIRS);
+        for packet in pairs.chunks(size) {
+            self.request(command, packet.to_vec()).await?;
         }
         Ok(())
     }
 
+    /// The command for many pairs, and how many of them a packet holds.
+    const fn block(&self, command: Command, pairs: usize) -> (Command, usize) {
+        match (self.block_access, command) {
+            (true, _) => (command, pairs),
+            (false, Command::ReadBlock) => (Command::ReadDword, 1),
+            (false, _) => (Command::WriteDword, 1),
+        }
+    }
+
+    const fn patience(&self) -> Patience {
+        Patience { timeout: self.timing.timeout, retry: self.timing.retry }
+    }
+
+    const fn first_patience(&self) -> Patience {
+        Patience { timeout: self.timing.first_timeout, retry: self.timing.first_retry }
+    }
+
     async fn request(&mut self, command: Command, pairs: Vec<Pair>) -> Result<Vec<Pair>, HsbError> {
-        let patience = Patience { timeout: self.timing.timeout, retry: self.timing.retry };
-        self.transact(command, pairs, patience).await
+        if !self.in_step {
+            self.get_into_step(self.patience()).await?;
+        }
+        self.transact(command, pairs, true, self.patience()).await
+    }
+
+    /// Reads the version without a check, which the FPGA accepts whatever it accepted last.
+    async fn get_into_step(&mut self, patience: Patience) -> Result<(), HsbError> {
+        let version =
+            self.transact(Command::ReadDword, vec![Pair::new(regs::VERSION, 0)], false, patience).await?;
+        self.version = version[0].data;
+        Ok(())
     }
 
     async fn transact(
         &mut self,
         command: Command,
         pairs: Vec<Pair>,
+        check_sequence: bool,
         patience: Patience,
     ) -> Result<Vec<Pair>, HsbError> {
         // Until the answer is here nobody knows what the FPGA latched, even if this future is dropped.
-        let check_sequence = std::mem::take(&mut self.in_step);
+        self.in_step = false;
         let mut request =
             Request { command, flags: Flags { ack: true, check_sequence }, sequence: self.sequence, pairs };
         self.sequence = self.sequence.wrapping_add(1);
 
         let response = self.exchange(&mut request, patience).await?;
-        if response.status != Status::Success {
-            return Err(self.refused(&request, &response));
+        match response.status {
+            Status::Success => {}
+            Status::SequenceCheck if was_accepted(&request, &response) => {}
+            _ => return Err(self.refused(&request, &response)),
         }
         self.in_step = true;
         Ok(response.pairs)
@@ -184,8 +251,11 @@ impl Client {
             attempts += 1;
             self.send(&request.encode(), &mut silence).await?;
             let until = deadline.min(Instant::now() + patience.retry);
-            if let Some(response) = self.receive(request, until, &mut silence).await? {
-                return Ok(response);
+            match self.receive(request, until, &mut silence).await? {
+                // The answer that has the values was lost.
+                Some(response) if request.command.is_read() && was_accepted(request, &response) => {}
+                Some(response) => return Ok(response),
+                None => {}
             }
             if Instant::now() >= deadline {
                 return Err(HsbError::Timeout {
@@ -197,7 +267,7 @@ impl Client {
                     silence,
                 });
             }
-            request.flags.check_sequence = false;
+            request.flags.check_sequence &= !request.command.is_read();
         }
     }
 
@@ -236,12 +306,16 @@ impl Client {
     }
 
     fn refused(&self, request: &Request, response: &Response) -> HsbError {
-        HsbError::Refused {
-            peer: self.peer,
-            access: access(request.command),
-            // A block stops at the pair that failed, which is the last one of the answer.
-            address: response.pairs.last().map_or(request.head().address, |pair| pair.address),
-            status: response.status,
+        let (peer, access) = (self.peer, access(request.command));
+        // A block stops at the pair that failed, which is the last one of the answer.
+        let address = response.pairs.last().map_or(request.head().address, |pair| pair.address);
+        match (response.status, response.latched) {
+            // Where both ends were in step, only a restart or somebody else can have moved the FPGA's number.
+            (Status::SequenceCheck, 0) => HsbError::Restarted { peer, access, address },
+            (Status::SequenceCheck, latched) => {
+                HsbError::OtherController { peer, access, address, sequence: request.sequence, latched }
+            }
+            (status, _) => HsbError::Refused { peer, access, address, status },
         }
     }
 
@@ -257,11 +331,18 @@ async fn connected_socket(peer: SocketAddrV4) -> Result<UdpSocket, HsbError> {
     Ok(socket)
 }
 
-/// The response in `bytes`, if it answers this very request: same transaction, and when it succeeded the same
-/// addresses, all of them.
+/// Whether an FPGA refuses a request because it has accepted that very request before.
+fn was_accepted(request: &Request, response: &Response) -> bool {
+    response.status == Status::SequenceCheck && response.latched == request.sequence
+}
+
+/// The response in `bytes`, if it answers this very request: same command and transaction, and when it succeeded the
+/// same addresses, all of them.
 fn answer_to(request: &Request, bytes: &[u8]) -> Option<Response> {
     let response = Response::parse(bytes, request.pairs.len())?;
-    if response.sequence != request.sequence {
+    // An FPGA that does not know a command repeats it unchanged.
+    let commands = [request.command.response_code(), request.command.code()];
+    if response.sequence != request.sequence || !commands.contains(&response.command) {
         return None;
     }
     let same = |(asked, got): (&Pair, &Pair)| asked.address == got.address;
@@ -361,7 +442,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_repeated_request_keeps_its_sequence_and_asks_for_no_check() {
+    async fn a_repeated_request_keeps_its_sequence_and_a_read_asks_for_no_check() {
         for command in [Command::ReadDword, Command::WriteDword, Command::ReadBlock, Command::WriteBlock] {
             let fpga = Fpga::start(|again, request| match (request.sequence, again) {
                 (0x101, 0) => vec![],
@@ -380,7 +461,7 @@ mod tests {
             assert_eq!(requests.iter().find(|r| r.sequence == 0x101).map(|r| r.command), Some(command));
             let repeated = requests.iter().filter(|request| request.sequence == 0x101);
             let flags: Vec<u8> = repeated.map(|request| request.flags.bits()).collect();
-            assert_eq!(flags[..2], [3, 1]);
+            assert_eq!(flags[..2], [3, if command.is_read() { 1 } else { 3 }]);
             assert_eq!(firsts(requests), [(0x100, 1), (0x101, 3), (0x102, 3)]);
         }
     }
@@ -390,7 +471,9 @@ mod tests {
         let fpga = Fpga::start(|_, request| {
             let stale = Request { sequence: request.sequence.wrapping_sub(1), ..request.clone() };
             let elsewhere = Request { pairs: vec![Pair::new(0xDEAC, 0)], ..request.clone() };
-            vec![good(&stale), vec![1, 2, 3], good(&elsewhere), good(request)]
+            let mut other_command = good(request);
+            other_command[0] ^= 0x10;
+            vec![good(&stale), vec![1, 2, 3], good(&elsewhere), other_command, good(request)]
         });
         let mut client = Client::connect(fpga.peer, QUICK).await.expect("a session");
         assert_eq!(client.read(0x84).await.expect("the right one"), VERSION);
@@ -401,7 +484,7 @@ mod tests {
     async fn a_refusal_names_the_pair_and_the_next_request_finds_into_step() {
         let fpga = Fpga::start(|_, request| match request.sequence {
             0x101 => vec![failed(request, Status::InvalidAddress, 2)],
-            0x103 => vec![failed(request, Status::Unknown(0xF0), 1)],
+            0x104 => vec![failed(request, Status::Unknown(0xF0), 1)],
             _ => vec![good(request)],
         });
         let mut client = Client::connect(fpga.peer, QUICK).await.expect("a session");
@@ -414,7 +497,70 @@ mod tests {
         client.read(0x80).await.expect("in step again");
         let error = client.read(0x80).await.expect_err("refused");
         assert!(matches!(error, HsbError::Refused { status: Status::Unknown(0xF0), .. }), "{error}");
-        assert_eq!(firsts(fpga.requests()), [(0x100, 1), (0x101, 3), (0x102, 1), (0x103, 3)]);
+        assert_eq!(firsts(fpga.requests()), [(0x100, 1), (0x101, 3), (0x102, 1), (0x103, 3), (0x104, 3)]);
+    }
+
+    /// Refuses as an FPGA does whose last accepted request is `latched`.
+    fn out_of_sequence(request: &Request, latched: u16) -> Vec<u8> {
+        Response::refusal(request.head(), Status::SequenceCheck, latched).encode()
+    }
+
+    #[tokio::test]
+    async fn a_write_whose_answer_was_lost_is_done() {
+        let fpga = Fpga::start(|again, request| match (request.sequence, again) {
+            (0x101 | 0x102, 0) => vec![],
+            (0x101 | 0x102, _) => vec![out_of_sequence(request, request.sequence)],
+            _ => vec![good(request)],
+        });
+        let mut client = Client::connect(fpga.peer, QUICK).await.expect("a session");
+        client.write(0x1000, 1).await.expect("accepted before");
+        client.write_pairs(&[Pair::new(0x1000, 1), Pair::new(0x1004, 2)]).await.expect("accepted before");
+        client.read(0x80).await.expect("in step");
+        assert_eq!(firsts(fpga.requests()), [(0x100, 1), (0x101, 3), (0x102, 3), (0x103, 3)]);
+    }
+
+    #[tokio::test]
+    async fn a_read_whose_answer_was_overtaken_is_asked_again() {
+        let fpga = Fpga::start(|again, request| match (request.sequence, again) {
+            (0x101, 0) => vec![out_of_sequence(request, 0x101)],
+            _ => vec![good(request)],
+        });
+        let mut client = Client::connect(fpga.peer, QUICK).await.expect("a session");
+        assert_eq!(client.read(0x84).await.expect("the value"), VERSION);
+        let flags: Vec<u8> = fpga.requests().iter().map(|request| request.flags.bits()).collect();
+        assert_eq!(flags, [1, 3, 1]);
+    }
+
+    #[tokio::test]
+    async fn another_controller_and_a_restart_are_told_apart() {
+        let fpga = Fpga::start(|_, request| match request.sequence {
+            0x101 => vec![out_of_sequence(request, 0x1FF)],
+            0x103 => vec![out_of_sequence(request, 0)],
+            _ => vec![good(request)],
+        });
+        let mut client = Client::connect(fpga.peer, QUICK).await.expect("a session");
+        let error = client.read(0x1000).await.expect_err("refused");
+        let other = matches!(error, HsbError::OtherController { sequence: 0x101, latched: 0x1FF, .. });
+        assert!(other && error.to_string().contains("another controller"), "{error}");
+        let error = client.write(0x1000, 1).await.expect_err("refused");
+        assert!(matches!(error, HsbError::Restarted { address: 0x1000, .. }), "{error}");
+        client.write(0x1000, 1).await.expect("in step");
+        let expected = [(0x100, 1), (0x101, 3), (0x102, 1), (0x103, 3), (0x104, 1), (0x105, 3)];
+        assert_eq!(firsts(fpga.requests()), expected);
+    }
+
+    #[tokio::test]
+    async fn a_board_without_blocks_gets_one_pair_at_a_time() {
+        let fpga = Fpga::start(|_, request| vec![good(request)]);
+        let client = Client::connect(fpga.peer, QUICK).await.expect("a session");
+        let mut client = client.with_block_access(false);
+        client.write_pairs(&[Pair::new(0x1000, 1), Pair::new(0x1004, 2)]).await.expect("written");
+        assert_eq!(client.read_block(0x1000, 2).await.expect("read"), [VERSION; 2]);
+        let mut requests = fpga.requests();
+        requests.dedup_by_key(|request| request.sequence);
+        let commands: Vec<Command> = requests[1..].iter().map(|request| request.command).collect();
+        let (read, write) = (Command::ReadDword, Command::WriteDword);
+        assert_eq!(commands, [write, write, read, read]);
     }
 
     #[tokio::test]

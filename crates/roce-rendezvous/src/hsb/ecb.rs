@@ -113,8 +113,7 @@ pub enum Status {
     IndirectAddress,
     /// 0x0A: the command took too long.
     CommandTimeout,
-    /// 0x0B: the sequence number does not follow the last accepted one: a request was lost, or a second
-    /// controller talks to the same FPGA.
+    /// 0x0B: the sequence number does not follow the last accepted one.
     SequenceCheck,
     /// Any other code, as received.
     Unknown(u8),
@@ -171,7 +170,7 @@ impl fmt::Display for Status {
             Self::BlockSize => "too many pairs in a block",
             Self::IndirectAddress => "indirect access failed",
             Self::CommandTimeout => "the command took too long",
-            Self::SequenceCheck => "out of sequence; does a second controller talk to this FPGA?",
+            Self::SequenceCheck => "out of sequence",
             Self::Unknown(_) => "unknown status",
         };
         write!(f, "{words} (status {:#04x})", self.code())

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use clap::Parser;
 use roce_core::{PeerEndpoint, Qpn, Rkey};
-use roce_rendezvous::hsb::regs;
+use roce_rendezvous::hsb::{Mac, mac_of, regs};
 use roce_tools::cli::{JsonTarget, exit_code, number, parse};
 use roce_tools::output::{Output, init_logging};
 use roce_tools::playback::{Expect, Plan, Verdict, play};
 use roce_tools::workload::{Increment, SurfaceCode, SurfaceCodeFiles, Workload};
-use roce_tools::{Error, link, signal};
+use roce_tools::{Error, signal};
 
 /// The control port of the software FPGA, and that of a real one.
 const CONTROL_PORTS: [u16; 2] = [8193, 8192];
@@ -44,8 +44,8 @@ struct Options {
     #[arg(long, value_name = "ADDR", value_parser = number::<u64>, default_value = "0")]
     bridge_buffer: u64,
     /// The Ethernet address of the bridge's port [default: looked up by --bridge-ip]; not needed with --emulator.
-    #[arg(long, value_name = "MAC", value_parser = link::parse_mac)]
-    bridge_mac: Option<[u8; 6]>,
+    #[arg(long, value_name = "MAC")]
+    bridge_mac: Option<Mac>,
     /// Bytes from slot to slot of the bridge's ring.
     #[arg(long, value_name = "BYTES", value_parser = number::<u32>, default_value = "384")]
     page_size: u32,
@@ -158,11 +158,11 @@ impl Options {
         })
     }
 
-    fn mac(&self) -> Result<[u8; 6], Error> {
-        let found = self.bridge_mac.or_else(|| link::mac_of(self.bridge_ip));
+    fn mac(&self) -> Result<Mac, Error> {
+        let found = self.bridge_mac.or_else(|| mac_of(self.bridge_ip));
         match found {
             Some(mac) => Ok(mac),
-            None if self.emulator => Ok([0; 6]),
+            None if self.emulator => Ok(Mac([0; 6])),
             None => Err(Error::Options(format!(
                 "{} is no address of this machine, so its Ethernet address is unknown; give it with --bridge-mac",
                 self.bridge_ip

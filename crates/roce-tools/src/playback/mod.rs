@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use roce_core::PeerEndpoint;
-use roce_rendezvous::hsb::RoceConfig;
 use roce_rendezvous::hsb::regs::{self, CAPTURE_RAM, PLAYBACK_RAM};
 use roce_rendezvous::hsb::sample::BEAT_BYTES;
+use roce_rendezvous::hsb::{Mac, RoceConfig};
 
 use crate::Error;
 use crate::workload::Workload;
@@ -50,7 +50,7 @@ pub struct Plan {
     /// The bridge's end. Its rkey must be there.
     pub bridge: PeerEndpoint,
     /// The Ethernet address of the bridge's port; a software FPGA needs none.
-    pub bridge_mac: [u8; 6],
+    pub bridge_mac: Mac,
     /// Where the bridge's ring begins, as the peer addresses it.
     pub bridge_buffer: u64,
     /// Bytes from slot to slot of the bridge's ring: a multiple of 128.
@@ -324,7 +324,7 @@ mod tests {
                 rkey: Some(Rkey::new(1)),
                 ip: Ipv4Addr::LOCALHOST,
             },
-            bridge_mac: [0; 6],
+            bridge_mac: Mac([0; 6]),
             bridge_buffer: 0,
             page_size,
             num_pages,
