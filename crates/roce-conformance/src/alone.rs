@@ -6,18 +6,18 @@ use std::process::Command;
 
 use crate::wait::wait_until;
 
-/// Names the case that a child process is there for.
-const CHILD: &str = "ROCE_CONFORMANCE_ALONE";
+/// The variable that names the case which a process is there for: it then runs there, and not in a child.
+pub const ALONE: &str = "ROCE_CONFORMANCE_ALONE";
 
 /// Runs `body` in a process where nothing else does: this test program again, with only the test of that name.
 pub(crate) fn alone(name: &str, body: impl FnOnce()) {
-    if env::var_os(CHILD).is_some_and(|case| case == name) {
+    if env::var_os(ALONE).is_some_and(|case| case == name) {
         return body();
     }
     let program = env::current_exe().expect("a test program has a path");
     let child = Command::new(program)
         .args(["--exact", name, "--include-ignored", "--test-threads=1", "--nocapture"])
-        .env(CHILD, name)
+        .env(ALONE, name)
         .output()
         .expect("this test program starts again");
     let out = String::from_utf8_lossy(&child.stdout);

@@ -25,7 +25,8 @@ mod transceiver;
 mod verbs;
 mod wait;
 
-pub use links::{Links, LossyLinks, OverlongSend, Side};
+pub use alone::ALONE;
+pub use links::{BadWrite, Links, LossyLinks, OverlongSend, Side};
 pub use soft::SoftLinks;
 #[cfg(feature = "verbs")]
 pub use verbs::VerbsLinks;

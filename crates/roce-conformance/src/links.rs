@@ -22,6 +22,15 @@ pub enum OverlongSend {
     FailsReceiver,
 }
 
+/// What becomes of a WRITE with a wrong key, or outside its region. Its sender never sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BadWrite {
+    /// It is dropped in silence, and the receiver goes on.
+    Dropped,
+    /// It is dropped; the receiver's queue pair may fail, or go on.
+    MayFailReceiver,
+}
+
 /// Two ends that can reach each other, and what their link does where links differ.
 ///
 /// A value belongs to one case: ends of other values must not disturb it.
@@ -39,9 +48,8 @@ pub trait Links {
     /// What becomes of a SEND that is too long.
     fn overlong_send(&self) -> OverlongSend;
 
-    /// Whether a queue pair still receives after a WRITE with a wrong key or outside its region came. Such a WRITE is
-    /// never seen by its sender; a device may put the receiving queue pair into error.
-    fn survives_access_errors(&self) -> bool;
+    /// What becomes of a WRITE that must not be.
+    fn bad_write(&self) -> BadWrite;
 
     /// Whether a queue pair still receives after a WRITE of several packets broke off, or met no receive for its
     /// immediate.

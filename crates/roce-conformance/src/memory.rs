@@ -65,11 +65,6 @@ impl Memory {
         let touched = bytes.iter().position(|&byte| byte != CANARY);
         assert!(touched.is_none(), "{what}: byte {} was written", range.start + touched.unwrap_or_default());
     }
-
-    /// Asserts that nothing but canaries lie anywhere.
-    pub(crate) fn assert_all_untouched(&self, what: &str) {
-        self.assert_untouched(what, 0..self.ring.geometry().data_len());
-    }
 }
 
 /// The content of a message: each number has its own, and no two places are alike for long.

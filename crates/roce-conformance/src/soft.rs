@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use roce_soft::{FaultConfig, SoftConfig, SoftDevice};
 use roce_transport::{Config, ConfigBuilder};
 
-use crate::links::{Links, LossyLinks, OverlongSend, Side};
+use crate::links::{BadWrite, Links, LossyLinks, OverlongSend, Side};
 
 /// Two soft devices on loopback addresses that no other value of this machine has at the same time.
 #[derive(Debug)]
@@ -60,8 +60,8 @@ impl Links for SoftLinks {
         OverlongSend::Dropped
     }
 
-    fn survives_access_errors(&self) -> bool {
-        true
+    fn bad_write(&self) -> BadWrite {
+        BadWrite::Dropped
     }
 
     fn survives_torn_writes(&self) -> bool {

@@ -2,11 +2,12 @@
 
 use std::env;
 use std::net::Ipv4Addr;
+use std::path::Path;
 
 use roce_transport::{Config, ConfigBuilder};
 use roce_verbs::{VerbsConfig, VerbsDevice};
 
-use crate::links::{Links, OverlongSend, Side};
+use crate::links::{BadWrite, Links, OverlongSend, Side};
 
 /// The devices that the environment names.
 ///
@@ -56,6 +57,11 @@ impl VerbsLinks {
     }
 }
 
+/// Whether it is the kernel's soft-RoCE, the only driver that says which interface it sits on.
+fn is_rxe(device: &str) -> bool {
+    Path::new("/sys/class/infiniband").join(device).join("parent").is_file()
+}
+
 fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
@@ -90,9 +96,9 @@ impl Links for VerbsLinks {
         OverlongSend::FailsReceiver
     }
 
-    /// The Linux software device drops such a WRITE and goes on.
-    fn survives_access_errors(&self) -> bool {
-        true
+    /// The Linux software device drops such a WRITE and goes on; a card may put the queue pair into error.
+    fn bad_write(&self) -> BadWrite {
+        if is_rxe(&self.b.device) { BadWrite::Dropped } else { BadWrite::MayFailReceiver }
     }
 
     /// The Linux software device takes all that follows for the rest of the torn WRITE, and drops it (`resp.opcode` in

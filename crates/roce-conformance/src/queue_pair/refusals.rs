@@ -8,7 +8,7 @@ use roce_core::{
 };
 
 use super::{DEPTH, End, QpOf, REGION, attr, flush_all, pair, queue_pair, stage_waiting};
-use crate::links::{Links, OverlongSend, Side};
+use crate::links::{BadWrite, Links, OverlongSend, Side};
 use crate::memory::{Memory, content};
 use crate::wait::wait_until;
 
@@ -19,8 +19,7 @@ fn assert_good<Q: UcQp>(a: &mut End<Q>, b: &mut End<Q>, what: &str) {
     let bytes = content(4242, LEN);
     b.post(4242, 4096, 64);
     a.say(4096, &bytes, Verb::Send { imm: Some(4242) });
-    let received = Received { kind: RecvKind::Send, len: 40, imm: Some(4242) };
-    assert_eq!(b.next(), RecvCompletion { id: 4242, result: Ok(received) }, "after {what}");
+    assert_eq!(b.next(), good(), "after {what}");
     assert_eq!(b.rx.get(4096, LEN), bytes, "after {what}");
 }
 
@@ -61,33 +60,52 @@ fn assert_writes_nothing<L: Links>(links: &L, bad: impl Fn(&End<QpOf<L>>, usize)
             b.rx.wipe();
             b.post(4242, 4096, 64);
             a.say(0, &content(9, bad.len), Verb::Write { addr: bad.addr, rkey: bad.key, imm });
-            if links.survives_access_errors() {
-                // The receive that the bad one did not consume takes this one.
-                let bytes = content(4242, LEN);
-                a.say(4096, &bytes, Verb::Send { imm: Some(4242) });
-                let received = Received { kind: RecvKind::Send, len: 40, imm: Some(4242) };
-                assert_eq!(b.next(), RecvCompletion { id: 4242, result: Ok(received) }, "after {what}");
-                b.rx.assert_only(&what, 4096, &bytes);
-            } else {
-                wait_until("the receiver to fail", || fails(&mut b));
-                b.rx.assert_all_untouched(&what);
-                (a, b) = pair(links, Some(Mtu::B256));
+            // The receive that the bad one did not consume takes this one.
+            let bytes = content(4242, LEN);
+            a.say(4096, &bytes, Verb::Send { imm: Some(4242) });
+            match links.bad_write() {
+                BadWrite::Dropped => {
+                    assert_eq!(b.next(), good(), "after {what}");
+                    b.rx.assert_only(&what, 4096, &bytes);
+                }
+                BadWrite::MayFailReceiver => {
+                    wait_until("the next message, or the receiver to fail", || {
+                        let seen = outcome(&mut b);
+                        assert!(
+                            seen.is_none_or(|seen| seen.is_none_or(|done| done == good())),
+                            "{what}: {seen:?}"
+                        );
+                        seen.is_some()
+                    });
+                    b.rx.assert_untouched(&what, 0..4096);
+                    b.rx.assert_untouched(&what, 4096 + LEN..REGION as usize);
+                    (a, b) = pair(links, Some(Mtu::B256));
+                }
             }
         }
     }
 }
 
-/// Whether the receiver's queue pair is in error; a message must not arrive meanwhile.
-fn fails<Q: UcQp>(end: &mut End<Q>) -> bool {
+/// What the message behind a bad one completes.
+fn good() -> RecvCompletion {
+    RecvCompletion { id: 4242, result: Ok(Received { kind: RecvKind::Send, len: 40, imm: Some(4242) }) }
+}
+
+/// The next completion, in `Some(None)` a failure of the queue pair.
+fn outcome<Q: UcQp>(end: &mut End<Q>) -> Option<Option<RecvCompletion>> {
     let mut out = [RecvCompletion::EMPTY];
     match end.recv.poll(&mut out) {
-        Ok(0) => false,
-        Ok(_) => {
-            assert!(out[0].result.is_err(), "a message arrived: {out:?}");
-            true
-        }
-        Err(_) => true,
+        Ok(0) => None,
+        Ok(_) => Some(Some(out[0]).filter(|done| done.result.is_ok())),
+        Err(_) => Some(None),
     }
+}
+
+/// Whether the receiver's queue pair is in error; a message must not arrive meanwhile.
+fn fails<Q: UcQp>(end: &mut End<Q>) -> bool {
+    let seen = outcome(end);
+    assert!(!matches!(seen, Some(Some(_))), "a message arrived: {seen:?}");
+    seen.is_some()
 }
 
 pub(crate) fn a_wrong_key_writes_nothing<L: Links>(links: &L) {
