@@ -180,6 +180,13 @@ enum Phase {
     Running,
 }
 
+impl Phase {
+    /// On a busy host one may be over before it is seen.
+    fn begun_since(self, before: Self) -> Option<Self> {
+        (self != before).then_some(self)
+    }
+}
+
 /// A port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Port {
@@ -238,13 +245,13 @@ impl<'a> Machine<'a> {
                 bail!("left the machine, which is off now");
             }
             interrupt::check()?;
-            match (before, self.seen.phase) {
-                (Phase::Dark, Phase::SettingUp) => deadline = Instant::now() + SET_UP,
-                (Phase::SettingUp, Phase::Running) => {
+            match self.seen.phase.begun_since(before) {
+                Some(Phase::SettingUp) => deadline = Instant::now() + SET_UP,
+                Some(Phase::Running) => {
                     terminal = self.running()?;
                     deadline = Instant::now() + self.job.timeout.unwrap_or(FOR_EVER);
                 }
-                _ => {}
+                Some(Phase::Dark) | None => {}
             }
             if let Some(reason) = &self.seen.broken {
                 bail!("the guest could not set itself up: {reason}");
@@ -464,4 +471,29 @@ pub(crate) fn working_folder(host: &Host) -> PathBuf {
     let here = std::env::current_dir().unwrap_or_default();
     let shared = host.shares.iter().any(|share| here.starts_with(&share.path));
     if shared { here } else { Path::to_path_buf(&host.shares[0].path) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hear(seen: &mut Seen, text: &str) -> (Phase, Vec<u8>) {
+        let mut said = Vec::new();
+        let mut sink = |_, bytes: &[u8]| {
+            said.extend_from_slice(bytes);
+            Ok(())
+        };
+        seen.take(Port::Console, text.as_bytes(), Progress::Quiet, &mut sink).unwrap();
+        (seen.phase, said)
+    }
+
+    /// The command's time begins, and a shell gets its terminal, in however few pieces the guest's lines come.
+    #[test]
+    fn the_command_runs_though_its_set_up_was_never_seen() {
+        let mut seen = Seen::new("7f");
+        let (phase, said) = hear(&mut seen, "boot\n[vm 7f] hello 1\ndmesg\n[vm 7f] ready 2\nout");
+        assert_eq!(phase.begun_since(Phase::Dark), Some(Phase::Running));
+        assert_eq!(said, b"out", "before the command runs the kernel alone speaks");
+        assert_eq!(hear(&mut seen, "more").0.begun_since(Phase::Running), None);
+    }
 }
