@@ -8,19 +8,25 @@ use std::fmt;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-use roce_ffi::{BadHandle, report, wall};
+use roce_ffi::{BadHandle, Favourite, report, wall};
 
 use crate::engine::{Failed, Port};
 use crate::error::Refusal;
-use crate::instance::{Handle, TRANSCEIVERS};
+use crate::instance::{Handle, Instance, TRANSCEIVERS};
 
 const RX_POLL: &str = "cpu_roce_rx_poll";
 const TX_PUBLISH: &str = "cpu_roce_tx_publish";
 
-/// The message path for one type of port. It may be tried with any handle, and is told its own entries.
+/// The message path for one type of port. To be tried with the spot that they come from.
 pub(crate) struct Entries {
-    rx_poll: unsafe extern "C" fn(Handle, *mut u32, &'static Self) -> c_int,
-    tx_publish: unsafe extern "C" fn(Handle, u32, &'static Self) -> c_int,
+    rx_poll: unsafe extern "C" fn(Spot, *mut u32) -> c_int,
+    tx_publish: unsafe extern "C" fn(Spot, u32) -> c_int,
+}
+
+type Spot = roce_ffi::Spot<'static, Instance, AnyPort, Entries>;
+
+impl roce_ffi::Entries for Entries {
+    const NOBODYS: &'static Self = &Self { rx_poll: poll_slowly, tx_publish: publish_slowly };
 }
 
 /// A port of any type, with the entries for it.
@@ -43,18 +49,15 @@ impl AnyPort {
         self.port.as_mut()
     }
 
-    /// The port, if it is of the type that the entries are for.
+    /// The port.
     ///
     /// # Safety
     ///
-    /// `entries` were made by `new` for `P`.
+    /// It is a `P`.
     #[inline]
-    unsafe fn typed<P: Port>(&mut self, entries: &'static Entries) -> Option<&mut P> {
-        if !ptr::eq(self.entries, entries) {
-            return None;
-        }
-        // SAFETY: `new` put a `P` beside these entries.
-        Some(unsafe { &mut *ptr::from_mut(self.port.as_mut()).cast::<P>() })
+    unsafe fn typed<P: Port>(&mut self) -> &mut P {
+        // SAFETY: what the caller vouches for.
+        unsafe { &mut *ptr::from_mut(self.port.as_mut()).cast::<P>() }
     }
 }
 
@@ -71,81 +74,68 @@ impl fmt::Debug for AnyPort {
 /// `out_slot` is NULL or valid for a write.
 #[inline]
 pub(crate) unsafe fn rx_poll(handle: Handle, out_slot: *mut u32) -> c_int {
-    match TRANSCEIVERS.entries(handle) {
-        // SAFETY: the caller vouches for `out_slot`, and these are the entries' own.
-        Some(entries) => unsafe { (entries.rx_poll)(handle, out_slot, entries) },
-        // SAFETY: the caller vouches for `out_slot`.
-        None => unsafe { poll_slowly(handle, out_slot) },
-    }
+    let spot = TRANSCEIVERS.spot(handle);
+    // SAFETY: the caller vouches for `out_slot`, and these are the spot's own entries.
+    unsafe { (spot.entries().rx_poll)(spot, out_slot) }
 }
 
 /// `cpu_roce_tx_publish`.
 #[inline]
 pub(crate) fn tx_publish(handle: Handle, slot: u32) -> c_int {
-    match TRANSCEIVERS.entries(handle) {
-        // SAFETY: these are the entries' own.
-        Some(entries) => unsafe { (entries.tx_publish)(handle, slot, entries) },
-        None => publish_slowly(handle, slot),
-    }
+    let spot = TRANSCEIVERS.spot(handle);
+    // SAFETY: these are the spot's own entries.
+    unsafe { (spot.entries().tx_publish)(spot, slot) }
 }
 
 /// # Safety
 ///
-/// As [`rx_poll`], and `entries` were made for `P`.
-unsafe extern "C" fn rx_poll_on<P: Port>(
-    handle: Handle,
-    out_slot: *mut u32,
-    entries: &'static Entries,
-) -> c_int {
+/// As [`rx_poll`], and the entries of `spot` were those for `P`.
+unsafe extern "C" fn rx_poll_on<P: Port>(spot: Spot, out_slot: *mut u32) -> c_int {
     wall(RX_POLL, 0, || {
-        if out_slot.is_null() {
-            // SAFETY: NULL is among the pointers that it allows.
-            return unsafe { poll_slowly(handle, out_slot) };
-        }
-        // SAFETY: the caller vouches for the entries.
-        match unsafe { drive(handle, entries, P::rx_poll) } {
-            Some(Ok(Some(slot))) => {
+        let Some(mut favourite) = spot.favourite().filter(|_| !out_slot.is_null()) else {
+            // SAFETY: the caller vouches for `out_slot`.
+            return unsafe { poll_slowly(spot, out_slot) };
+        };
+        // SAFETY: the caller vouches for the entries, and this thread has called nothing since.
+        match unsafe { port_of::<P>(&mut favourite) }.rx_poll() {
+            Ok(Some(slot)) => {
                 // SAFETY: not NULL, and the caller vouches for the rest.
                 unsafe { out_slot.write(slot) };
                 1
             }
-            Some(Ok(None)) => 0,
-            Some(Err(Failed)) => failed(RX_POLL, handle),
-            // SAFETY: the caller vouches for `out_slot`.
-            None => unsafe { poll_slowly(handle, out_slot) },
+            Ok(None) => 0,
+            Err(Failed) => {
+                drop(favourite);
+                failed(RX_POLL, spot.handle())
+            }
         }
     })
 }
 
 /// # Safety
 ///
-/// `entries` were made for `P`.
-unsafe extern "C" fn tx_publish_on<P: Port>(handle: Handle, slot: u32, entries: &'static Entries) -> c_int {
+/// The entries of `spot` were those for `P`.
+unsafe extern "C" fn tx_publish_on<P: Port>(spot: Spot, slot: u32) -> c_int {
     wall(TX_PUBLISH, 0, || {
-        // SAFETY: the caller vouches for the entries.
-        match unsafe { drive(handle, entries, |port: &mut P| port.tx_publish(slot)) } {
-            Some(Ok(())) => 1,
-            Some(Err(Failed)) => failed(TX_PUBLISH, handle),
-            None => publish_slowly(handle, slot),
+        let Some(mut favourite) = spot.favourite() else { return publish_slowly(spot, slot) };
+        // SAFETY: the caller vouches for the entries, and this thread has called nothing since.
+        match unsafe { port_of::<P>(&mut favourite) }.tx_publish(slot) {
+            Ok(()) => 1,
+            Err(Failed) => {
+                drop(favourite);
+                failed(TX_PUBLISH, spot.handle())
+            }
         }
     })
 }
 
-/// Runs `f` on the port, if it costs no lock and the entries are for it.
-///
 /// # Safety
 ///
-/// `entries` were made for `P`.
+/// The entries at the favourite's spot were those for `P`, and this thread has not called `Handles::port` since.
 #[inline]
-unsafe fn drive<P: Port, R>(
-    handle: Handle,
-    entries: &'static Entries,
-    f: impl FnOnce(&mut P) -> R,
-) -> Option<R> {
-    let mut favourite = TRANSCEIVERS.favourite(handle)?;
-    // SAFETY: the caller vouches for the entries.
-    let port = unsafe { favourite.port()?.typed(entries)? };
-    Some(f(port))
+unsafe fn port_of<'a, P: Port>(favourite: &'a mut Favourite<'_, AnyPort>) -> &'a mut P {
+    // SAFETY: so they are those of this very port, and `AnyPort::new` put a `P` beside them.
+    unsafe { favourite.port().typed() }
 }
 
 /// Behind a wall of its own, so that the C function needs no frame for one.
@@ -155,13 +145,13 @@ unsafe fn drive<P: Port, R>(
 /// As [`rx_poll`].
 #[cold]
 #[inline(never)]
-unsafe extern "C" fn poll_slowly(handle: Handle, out_slot: *mut u32) -> c_int {
+unsafe extern "C" fn poll_slowly(spot: Spot, out_slot: *mut u32) -> c_int {
     wall(RX_POLL, 0, || {
         if out_slot.is_null() {
-            refuse(RX_POLL, handle, Refusal::Null("out_slot"));
+            refuse(RX_POLL, spot.handle(), Refusal::Null("out_slot"));
             return 0;
         }
-        let Some(Some(slot)) = drive_slowly(RX_POLL, handle, |port| port.rx_poll()) else { return 0 };
+        let Some(Some(slot)) = drive_slowly(RX_POLL, spot.handle(), |port| port.rx_poll()) else { return 0 };
         // SAFETY: not NULL, and the caller vouches for the rest.
         unsafe { out_slot.write(slot) };
         1
@@ -171,8 +161,10 @@ unsafe extern "C" fn poll_slowly(handle: Handle, out_slot: *mut u32) -> c_int {
 /// As [`poll_slowly`].
 #[cold]
 #[inline(never)]
-extern "C" fn publish_slowly(handle: Handle, slot: u32) -> c_int {
-    wall(TX_PUBLISH, 0, || drive_slowly(TX_PUBLISH, handle, |port| port.tx_publish(slot)).map_or(0, |()| 1))
+extern "C" fn publish_slowly(spot: Spot, slot: u32) -> c_int {
+    wall(TX_PUBLISH, 0, || {
+        drive_slowly(TX_PUBLISH, spot.handle(), |port| port.tx_publish(slot)).map_or(0, |()| 1)
+    })
 }
 
 /// For a thread that does not use the port all the time, and for the first use, which brings it.

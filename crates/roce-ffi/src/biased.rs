@@ -15,8 +15,8 @@ use crate::barrier;
 
 /// Threads that may be favoured in turn. Further ones always take the lock.
 const SEATS: usize = 7;
-/// The seat that is never given away: nobody may enter without the lock.
-const NOBODY: usize = SEATS;
+/// Where the seat is that is never given away: nobody may enter without the lock.
+const NOBODY: usize = SEATS * size_of::<Seat>();
 /// Calls in a row after which a thread is favoured: two threads that alternate stay with the lock, which is
 /// cheaper than to take the favour from each other.
 const STREAK: u32 = 16;
@@ -28,10 +28,13 @@ const SPINS: u32 = 64;
 /// That thread, once it has come a few times in a row, enters without lock and without atomic read-modify-write.
 /// Any other thread takes the lock, withdraws the favour, and waits until the favoured thread is out. On systems
 /// without `membarrier(2)` nobody is favoured.
+#[repr(C)] // the seats first
 pub struct Biased<T> {
-    /// The seat of the favoured thread. Written under the lock alone.
-    favoured: AtomicUsize,
     seats: [Seat; SEATS + 1],
+    /// Where the seat of the favoured thread is, in bytes: one look less than its number. Written under the lock alone.
+    favoured: AtomicUsize,
+    /// What the favoured thread shows to get in. No key: nobody is favoured.
+    key: fn(&T) -> Option<usize>,
     lock: Mutex<Visits>,
     /// The thread that has the lock, 0 for none: it may not come again.
     holder: AtomicUsize,
@@ -39,10 +42,36 @@ pub struct Biased<T> {
 }
 
 /// One thread's place, for good: a late store of a thread that lost the favour must meet nobody else's mark.
-///
-/// 0: not given away. Else the thread's number, with [`INSIDE`] added while it is. Given away under the lock, then
-/// written by its thread alone.
-struct Seat(AtomicUsize);
+struct Seat {
+    /// 0: not given away. Else the thread's number, with [`INSIDE`] added while it is. Given away under the lock, then
+    /// written by its thread alone.
+    thread: AtomicUsize,
+    /// The key while its thread is favoured, then the key's complement. Written under the lock alone.
+    key: AtomicUsize,
+}
+
+impl Seat {
+    const fn new() -> Self {
+        Self { thread: AtomicUsize::new(0), key: AtomicUsize::new(0) }
+    }
+
+    /// By its thread alone.
+    #[inline]
+    fn mark(&self) {
+        self.thread.store(self.thread.load(Ordering::Relaxed) + INSIDE, Ordering::Relaxed);
+    }
+
+    /// By its thread alone.
+    #[inline]
+    fn unmark(&self) {
+        // Pairs with the load in `withdraw`.
+        self.thread.store(self.thread.load(Ordering::Relaxed) - INSIDE, Ordering::Release);
+    }
+
+    fn withdraw(&self) {
+        self.key.store(!self.key.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
 
 /// Numbers of threads are addresses of aligned things.
 const INSIDE: usize = 1;
@@ -60,9 +89,16 @@ unsafe impl<T: Send> Sync for Biased<T> {}
 impl<T> Biased<T> {
     /// Nobody is favoured yet.
     pub const fn new(value: T) -> Self {
+        Self::with_key(value, |_| Some(0))
+    }
+
+    /// As [`new`](Self::new), with a key to [`enter`](Self::enter) with. `key` is asked when a thread becomes the
+    /// favourite.
+    pub(crate) const fn with_key(value: T, key: fn(&T) -> Option<usize>) -> Self {
         Self {
             favoured: AtomicUsize::new(NOBODY),
-            seats: [const { Seat(AtomicUsize::new(0)) }; SEATS + 1],
+            seats: [const { Seat::new() }; SEATS + 1],
+            key,
             lock: Mutex::new(Visits { last: 0, streak: 0 }),
             holder: AtomicUsize::new(0),
             value: UnsafeCell::new(value),
@@ -76,7 +112,7 @@ impl<T> Biased<T> {
     /// From within `f`.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        match self.enter() {
+        match self.enter_where(|at, _| self.favoured.load(Ordering::Relaxed) == at) {
             Some(mut inside) => f(&mut inside),
             None => self.with_favour(f),
         }
@@ -93,23 +129,34 @@ impl<T> Biased<T> {
         f(unsafe { &mut *self.value.get() })
     }
 
-    /// The favoured thread's way in; `None` for another, and for one that is inside already.
+    /// The favoured thread's way in, with the key that the value had when it became the favourite. `None` for another
+    /// thread or key, and for one that is inside already.
     ///
-    /// It is marked, then it is checked that the favour still stands. `withdraw` takes the favour, then looks at the
-    /// mark. With a barrier between the two on both sides, one sees the other.
+    /// No key shown here may be the complement of one that the value has had.
     #[inline]
-    pub fn enter(&self) -> Option<Inside<'_, T>> {
-        let me = this_thread();
+    pub(crate) fn enter(&self, key: usize) -> Option<Inside<'_, T>> {
+        self.enter_where(|_, seat| seat.key.load(Ordering::Relaxed) == key)
+    }
+
+    /// The thread is marked, then it is checked that the favour still `stands`. `withdraw` takes the favour, then looks
+    /// at the mark. With a barrier between the two on both sides, one sees the other.
+    #[inline]
+    fn enter_where(&self, stands: impl FnOnce(usize, &Seat) -> bool) -> Option<Inside<'_, T>> {
         let at = self.favoured.load(Ordering::Relaxed);
-        let seat = &self.seats[at & SEATS].0;
-        if seat.load(Ordering::Relaxed) != me {
+        let seat = self.seat(at);
+        if seat.thread.load(Ordering::Relaxed) != this_thread() {
             return None;
         }
-        seat.store(me | INSIDE, Ordering::Relaxed);
+        seat.mark();
         // Dropped, which takes the mark off, where the favour is gone.
         let inside = Inside { seat, value: self.value.get(), gate: PhantomData };
         barrier::light(); // meets `heavy` in `withdraw`
-        if self.favoured.load(Ordering::Relaxed) == at { Some(inside) } else { None }
+        if stands(at, seat) { Some(inside) } else { None }
+    }
+
+    #[inline]
+    fn seat(&self, at: usize) -> &Seat {
+        &self.seats[at / size_of::<Seat>() % (SEATS + 1)]
     }
 
     #[cold]
@@ -119,9 +166,12 @@ impl<T> Biased<T> {
         visits.streak = if visits.last == me { visits.streak + 1 } else { 1 };
         visits.last = me;
         // SAFETY: the lock is held and the favoured thread is out, so this is the only access.
-        let result = f(unsafe { &mut *self.value.get() });
-        if visits.streak >= STREAK {
-            self.favour(me);
+        let value = unsafe { &mut *self.value.get() };
+        let result = f(value);
+        if visits.streak >= STREAK
+            && let Some(key) = (self.key)(value)
+        {
+            self.favour(me, key);
         }
         result
     }
@@ -135,12 +185,13 @@ impl<T> Biased<T> {
         let held = Held { visits, holder: &self.holder };
         let at = self.favoured.load(Ordering::Relaxed);
         if at != NOBODY {
-            let seat = &self.seats[at].0;
+            let seat = self.seat(at);
             self.favoured.store(NOBODY, Ordering::Relaxed);
+            seat.withdraw();
             barrier::heavy(); // meets `light` in `enter`
             let mut looks = 0;
-            // Pairs with the store in `Inside`.
-            while let state = seat.load(Ordering::Acquire)
+            // Pairs with the store in `unmark`.
+            while let state = seat.thread.load(Ordering::Acquire)
                 && state & INSIDE != 0
             {
                 assert_ne!(state, me | INSIDE, "entered again from within");
@@ -151,15 +202,16 @@ impl<T> Biased<T> {
     }
 
     /// Under the lock.
-    fn favour(&self, thread: usize) {
+    fn favour(&self, thread: usize, key: usize) {
         if !barrier::is_there() {
             return;
         }
         let seats = &self.seats[..SEATS];
-        let seat = |wanted| seats.iter().position(|seat| seat.0.load(Ordering::Relaxed) == wanted);
+        let seat = |wanted| seats.iter().position(|seat| seat.thread.load(Ordering::Relaxed) == wanted);
         if let Some(at) = seat(thread).or_else(|| seat(0)) {
-            seats[at].0.store(thread, Ordering::Relaxed);
-            self.favoured.store(at, Ordering::Relaxed);
+            seats[at].thread.store(thread, Ordering::Relaxed);
+            seats[at].key.store(key, Ordering::Relaxed);
+            self.favoured.store(at * size_of::<Seat>(), Ordering::Relaxed);
         }
     }
 }
@@ -171,8 +223,8 @@ impl<T> fmt::Debug for Biased<T> {
 }
 
 /// The value, in the hand of the favoured thread. On drop its mark is taken off.
-pub struct Inside<'a, T> {
-    seat: &'a AtomicUsize,
+pub(crate) struct Inside<'a, T> {
+    seat: &'a Seat,
     value: *mut T,
     gate: PhantomData<&'a mut T>,
 }
@@ -199,7 +251,7 @@ impl<T> DerefMut for Inside<'_, T> {
 impl<T> Drop for Inside<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.seat.store(this_thread(), Ordering::Release); // pairs with the load in `withdraw`
+        self.seat.unmark();
     }
 }
 

@@ -41,6 +41,16 @@ pub enum BadHandle {
     Stale(usize),
 }
 
+/// What goes with the type of a port: functions that were made for it.
+pub trait Entries: Sync + 'static {
+    /// Those of a place that has had no port yet.
+    const NOBODYS: &'static Self;
+}
+
+impl Entries for () {
+    const NOBODYS: &'static Self = &();
+}
+
 /// A table of objects `T` that C programs know by handle, each with a place for a port `P` that one thread drives,
 /// and entries `E` that go with the type of the port.
 ///
@@ -50,9 +60,10 @@ pub struct Handles<T, P, E: 'static = ()> {
     places: [CachePadded<Place<T, P, E>>; CAPACITY],
 }
 
+#[repr(C)] // the seats of the port's lock first
 struct Place<T, P, E: 'static> {
     port: Biased<Port<P>>,
-    /// NULL, or a `&'static E`.
+    /// Always a `&'static E`.
     entries: AtomicPtr<E>,
     object: Mutex<Object<T>>,
 }
@@ -71,7 +82,7 @@ struct Object<T> {
     object: Option<Arc<T>>,
 }
 
-impl<T, P, E: Sync> Handles<T, P, E> {
+impl<T, P, E: Entries> Handles<T, P, E> {
     /// An empty table. `tag` tells its handles from those of others.
     ///
     /// # Panics
@@ -110,7 +121,7 @@ impl<T, P, E: Sync> Handles<T, P, E> {
         let place = self.place(handle.addr()).ok_or(BadHandle::Foreign(handle.addr()))?;
         // Whoever got the place meanwhile has its own handle in there.
         let old = place.port.with_lock(|p| {
-            (p.handle == handle.addr()).then(|| std::mem::replace(p, Port { handle: 0, port: None }))
+            (p.handle == handle.addr()).then(|| std::mem::replace(p, Port::NOBODYS))
         });
         drop(old);
         Ok(object)
@@ -123,20 +134,10 @@ impl<T, P, E: Sync> Handles<T, P, E> {
         port.with(|p| if p.handle == handle.addr() { p.port.as_mut().map(f) } else { None })
     }
 
-    /// The port of a handle, for the thread that uses it all the time; `None` for others, for which
-    /// [`port`](Self::port) finds out the rest.
+    /// The place that a handle names, whatever it is: there is one for any number.
     #[inline]
-    pub fn favourite(&self, handle: *mut c_void) -> Option<Favourite<'_, P>> {
-        let inside = self.place_of_port(handle).port.enter()?;
-        if inside.handle == handle.addr() { Some(Favourite(inside)) } else { None }
-    }
-
-    /// The entries that came with the last port of the handle's place: functions to be tried with the handle.
-    #[inline]
-    pub fn entries(&self, handle: *mut c_void) -> Option<&'static E> {
-        let entries = self.place_of_port(handle).entries.load(Ordering::Acquire); // pairs with `attach`
-        // SAFETY: NULL, or from the `&'static E` that `attach` was given; nothing else is stored there.
-        unsafe { entries.as_ref() }
+    pub fn spot(&self, handle: *mut c_void) -> Spot<'_, T, P, E> {
+        Spot { handle, place: self.place_of_port(handle) }
     }
 
     /// Whatever the handle is, only that of this very place is equal to the one kept there.
@@ -196,6 +197,54 @@ impl<T, P, E: Sync> Handles<T, P, E> {
     }
 }
 
+/// A handle, and the place that it names.
+#[repr(C)] // two registers
+pub struct Spot<'a, T, P, E: 'static> {
+    handle: *mut c_void,
+    place: &'a Place<T, P, E>,
+}
+
+impl<'a, T, P, E: Entries> Spot<'a, T, P, E> {
+    /// The handle.
+    #[inline]
+    pub fn handle(&self) -> *mut c_void {
+        self.handle
+    }
+
+    /// The entries that came with the last port of the place: functions to be tried with this.
+    #[inline]
+    pub fn entries(&self) -> &'static E {
+        let entries = self.place.entries.load(Ordering::Acquire); // pairs with `attach`
+        // SAFETY: from the `&'static E` of `NOBODYS`, or from one that `attach` was given; nothing else is stored there.
+        unsafe { &*entries }
+    }
+
+    /// The port of the handle, for the thread that uses it all the time; `None` for others, for which
+    /// [`Handles::port`] finds out the rest.
+    ///
+    /// Entries that the thread has read here since it last called [`Handles::port`] are then those of this very port:
+    /// in that call at the latest it became the favourite, and a port that comes or goes takes the favour away.
+    #[inline]
+    pub fn favourite(&self) -> Option<Favourite<'a, P>> {
+        // All numbers that name a place have their lowest bits in common, so none is the complement of another.
+        self.place.port.enter(self.handle.addr()).map(Favourite)
+    }
+}
+
+impl<T, P, E> Clone for Spot<'_, T, P, E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, P, E> Copy for Spot<'_, T, P, E> {}
+
+impl<T, P, E> fmt::Debug for Spot<'_, T, P, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spot").field("handle", &self.handle).finish_non_exhaustive()
+    }
+}
+
 /// A port in the hand of the thread that uses it all the time. Others wait until it is dropped.
 #[derive(Debug)]
 pub struct Favourite<'a, P>(Inside<'a, Port<P>>);
@@ -203,16 +252,26 @@ pub struct Favourite<'a, P>(Inside<'a, Port<P>>);
 impl<P> Favourite<'_, P> {
     /// The port.
     #[inline]
-    pub fn port(&mut self) -> Option<&mut P> {
-        self.0.port.as_mut()
+    pub fn port(&mut self) -> &mut P {
+        // SAFETY: there is a port where there is a key, and who enters with the key changes the port alone.
+        unsafe { self.0.port.as_mut().unwrap_unchecked() }
     }
 }
 
-impl<T, P, E> Place<T, P, E> {
+impl<P> Port<P> {
+    const NOBODYS: Self = Self { handle: 0, port: None };
+
+    /// For the thread that uses it all the time.
+    fn key(&self) -> Option<usize> {
+        self.port.is_some().then_some(self.handle)
+    }
+}
+
+impl<T, P, E: Entries> Place<T, P, E> {
     const fn new() -> Self {
         Self {
-            port: Biased::new(Port { handle: 0, port: None }),
-            entries: AtomicPtr::new(ptr::null_mut()),
+            port: Biased::with_key(Port::NOBODYS, Port::key),
+            entries: AtomicPtr::new(ptr::from_ref(E::NOBODYS).cast_mut()),
             object: Mutex::new(Object { generation: 0, object: None }),
         }
     }
@@ -231,6 +290,10 @@ impl<T, P, E> fmt::Debug for Handles<T, P, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Entries for u32 {
+        const NOBODYS: &'static Self = &0;
+    }
 
     type Table = Handles<String, u32>;
 
@@ -282,10 +345,32 @@ mod tests {
         static ONE: u32 = 1;
         let table: Box<Handles<(), u32, u32>> = Box::new(Handles::new(0xC0DE));
         let handle = table.insert(()).expect("room");
-        assert_eq!(table.entries(handle), None);
+        let entries = || *table.spot(handle).entries();
+        assert_eq!(entries(), 0);
         assert!(table.attach(handle, || Some((7, &ONE))));
-        assert_eq!(table.entries(handle), Some(&1));
-        assert!(table.detach(handle).is_some() && table.entries(handle) == Some(&1));
+        assert_eq!(entries(), 1);
+        assert!(table.detach(handle).is_some() && entries() == 1);
+    }
+
+    #[test]
+    fn a_port_knows_its_favourite_by_thread_and_handle() {
+        let table = table();
+        let handle = table.insert("a".into()).expect("room");
+        let favours = |handle| table.spot(handle).favourite().is_some();
+        let come_often = |handle| (0..100).filter_map(|_| table.port(handle, |p| *p)).count();
+        assert!(come_often(handle) == 0 && !favours(handle), "there is no port");
+        assert!(table.attach(handle, || Some((1, &()))));
+        assert!(!favours(handle), "it has not come yet");
+        assert_eq!(come_often(handle), 100);
+        assert!(favours(handle) || cfg!(not(target_os = "linux")));
+        let same_place = [0, CAPACITY, handle.addr() + CAPACITY, !handle.addr()];
+        assert!(!same_place.iter().any(|&number| favours(ptr::without_provenance_mut(number))));
+        let address = handle.addr();
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(!favours(ptr::without_provenance_mut(address)), "another thread"));
+        });
+        assert_eq!(table.detach(handle), Some(1));
+        assert!(!favours(handle) && !favours(ptr::without_provenance_mut(!address)), "the port is gone");
     }
 
     #[test]

@@ -24,8 +24,8 @@ mod report;
 mod text;
 mod wall;
 
-pub use biased::{Biased, Inside};
-pub use handles::{BadHandle, Favourite, Handles};
+pub use biased::Biased;
+pub use handles::{BadHandle, Entries, Favourite, Handles, Spot};
 pub use log::warnings_to_stderr;
 pub use report::report;
 pub use text::{TextError, text};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use roce_core::{RegionId, UcRecv, UcSend};
+use roce_core::{UcRecv, UcSend};
 
 use crate::error::Error;
 use crate::rx::RxPath;
@@ -28,7 +28,7 @@ impl<S: UcSend, R: UcRecv> ForwardLoop<S, R> {
                 continue;
             };
             backoff.reset();
-            self.tx.waiting_for_room(self.spin, |tx| tx.stage(RegionId::Rx, slot, frame_size))?;
+            self.tx.stage_waiting(slot, frame_size)?;
             if !self.rx.has_more() {
                 self.tx.flush()?;
             }

@@ -9,23 +9,27 @@
 /// can tell: a sender may start at any slot.
 #[derive(Debug)]
 pub(crate) struct SlotSequence {
-    expected: Option<u32>,
+    /// [`ANY`] before the first.
+    expected: u32,
     missing: Box<[bool]>,
     /// The number of slots, a power of two, less one.
     mask: u32,
 }
 
+/// No slot: a ring has 2^31 at most.
+const ANY: u32 = u32::MAX;
+
 impl SlotSequence {
     pub(crate) fn new(num_pages: u32) -> Self {
-        Self { expected: None, missing: vec![false; num_pages as usize].into(), mask: num_pages - 1 }
+        Self { expected: ANY, missing: vec![false; num_pages as usize].into(), mask: num_pages - 1 }
     }
 
     /// Takes the slot of the next message; gives the change in the number of lost ones.
     #[inline]
     pub(crate) fn arrived(&mut self, slot: u32) -> i64 {
-        if self.expected == Some(slot) {
+        if slot == self.expected {
             self.missing[slot as usize] = false;
-            self.expected = Some((slot + 1) & self.mask);
+            self.expected = (slot + 1) & self.mask;
             return 0;
         }
         self.arrived_elsewhere(slot)
@@ -33,7 +37,7 @@ impl SlotSequence {
 
     #[cold]
     fn arrived_elsewhere(&mut self, slot: u32) -> i64 {
-        let expected = self.expected.unwrap_or(slot);
+        let expected = if self.expected == ANY { slot } else { self.expected };
         let gap = slot.wrapping_sub(expected) & self.mask;
         let pages = self.mask + 1;
         let behind = pages - gap;
@@ -47,7 +51,7 @@ impl SlotSequence {
         for skipped in 0..gap {
             self.missing[(expected.wrapping_add(skipped) & self.mask) as usize] = true;
         }
-        self.expected = Some(slot.wrapping_add(1) & self.mask);
+        self.expected = slot.wrapping_add(1) & self.mask;
         i64::from(gap)
     }
 }

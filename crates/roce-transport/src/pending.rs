@@ -41,17 +41,23 @@ impl PendingSlots {
         overwritten
     }
 
+    /// Whether one may go.
+    pub(crate) fn any(&self, may_go: impl Fn(u32) -> bool) -> bool {
+        self.oldest(may_go).is_some()
+    }
+
     /// Takes the oldest slot that may go, and the receive that its message consumed.
     pub(crate) fn take(&mut self, may_go: impl Fn(u32) -> bool) -> Option<(u32, u32)> {
+        self.oldest(may_go).map(|slot| (slot, self.unlink(slot)))
+    }
+
+    fn oldest(&self, may_go: impl Fn(u32) -> bool) -> Option<u32> {
         let head = self.head();
         let mut slot = self.node(head).next;
-        while slot != head {
-            if may_go(slot) {
-                return Some((slot, self.unlink(slot)));
-            }
+        while slot != head && !may_go(slot) {
             slot = self.node(slot).next;
         }
-        None
+        (slot != head).then_some(slot)
     }
 
     fn unlink(&mut self, slot: u32) -> u32 {
@@ -102,6 +108,7 @@ mod tests {
         assert_eq!([1, 2, 3].map(|slot| pending.push(slot, slot)), [None; 3]);
         assert_eq!(pending.take(|slot| slot != 1), Some((2, 2)));
         assert_eq!(pending.take(|slot| slot == 0), None);
+        assert!(pending.any(|slot| slot == 3) && !pending.any(|slot| slot == 2));
         assert_eq!(all(&mut pending), [(1, 1), (3, 3)]);
     }
 

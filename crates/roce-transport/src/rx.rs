@@ -52,17 +52,24 @@ impl<R: UcRecv> RxPath<R> {
     ///
     /// All completions at hand are looked at before: a later one may have overwritten the slot. The link is asked
     /// for more only when none that waits may go.
-    #[inline]
+    #[inline(always)] // into its caller, though there may be several
     pub(crate) fn next(&mut self, may_go: impl Fn(u32) -> bool) -> Outcome<Option<u32>> {
-        let nothing_waits = self.pending.is_empty();
-        if !nothing_waits && let Some(slot) = self.next_waiting(&may_go)? {
-            return Ok(Some(slot));
+        if self.pending.is_empty() {
+            match self.poll()? {
+                0 => return Ok(None),
+                1 => return self.next_alone(may_go),
+                count => self.take_in(count)?,
+            }
+        } else {
+            self.take_in_landed()?;
+            if !self.pending.any(&may_go) {
+                let count = self.poll()?;
+                self.take_in(count)?;
+            }
         }
-        match self.poll()? {
-            0 => Ok(None),
-            1 if nothing_waits => self.next_alone(may_go),
-            count => self.next_of(count, may_go),
-        }
+        let Some((slot, receive)) = self.pending.take(may_go) else { return Ok(None) };
+        self.rearm(receive)?;
+        Ok(Some(slot))
     }
 
     /// Whether more messages are at hand without asking the link.
@@ -71,7 +78,7 @@ impl<R: UcRecv> RxPath<R> {
     }
 
     /// The one message in the batch, before which none waits: it goes straight through.
-    #[inline]
+    #[inline(always)] // into its caller, though there may be several
     fn next_alone(&mut self, may_go: impl Fn(u32) -> bool) -> Outcome<Option<u32>> {
         let receive = self.batch[0].id;
         let Some(slot) = self.arrived(0)? else { return Ok(None) };
@@ -83,27 +90,24 @@ impl<R: UcRecv> RxPath<R> {
         Ok(None)
     }
 
+    /// The first `count` messages of the batch, and those that have landed behind them.
     #[inline(never)] // the rarer way, and a long one
-    fn next_waiting(&mut self, may_go: impl Fn(u32) -> bool) -> Outcome<Option<u32>> {
-        let count = self.poll_landed()?;
-        self.next_of(count, may_go)
-    }
-
-    /// After `count` messages in the batch, and those that have landed behind them.
-    #[inline(never)] // the rarer way, and a long one
-    fn next_of(&mut self, mut count: usize, may_go: impl Fn(u32) -> bool) -> Outcome<Option<u32>> {
+    fn take_in(&mut self, mut count: usize) -> Outcome<()> {
         loop {
             for at in 0..count {
                 self.accept(at)?;
             }
             if count < BATCH {
-                break;
+                return Ok(());
             }
             count = self.poll_landed()?;
         }
-        let Some((slot, receive)) = self.pending.take(may_go) else { return Ok(None) };
-        self.rearm(receive)?;
-        Ok(Some(slot))
+    }
+
+    #[inline(never)] // the rarer way
+    fn take_in_landed(&mut self) -> Outcome<()> {
+        let count = self.poll_landed()?;
+        self.take_in(count)
     }
 
     fn accept(&mut self, at: usize) -> Outcome<()> {
@@ -120,7 +124,7 @@ impl<R: UcRecv> RxPath<R> {
     }
 
     /// The slot of the message at `at` in the batch; `None` where it has none, and its receive is posted again.
-    #[inline]
+    #[inline(always)] // into its caller, though there may be several
     fn arrived(&mut self, at: usize) -> Outcome<Option<u32>> {
         let RecvCompletion { id, ref result } = self.batch[at];
         let received = match *result {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use roce_core::{Device, LocalEndpoint, Mtu, PeerEndpoint, QpAttr, UcQp, WireStats};
+use roce_core::{Device, LocalEndpoint, Mtu, PeerEndpoint, QpAttr, RegionId, UcQp, WireStats};
 use roce_ring::{Consumer, MemoryOptions, Producer, Ring, RingError};
 
 use crate::config::{Config, MemoryLock, Mode};
@@ -310,7 +310,6 @@ impl<D: Device> Transceiver<D> {
                 self.rx_path(recv),
                 self.tx_path(send, route),
                 rings,
-                self.config.spin,
                 Arc::clone(&self.shared),
             )),
             other => {
@@ -380,7 +379,9 @@ impl<D: Device> Transceiver<D> {
     }
 
     fn tx_path<S: roce_core::UcSend>(&self, send: S, route: Route) -> TxPath<S> {
-        TxPath::new(send, self.config.geometry, route, Arc::clone(&self.shared))
+        // What is forwarded leaves from where it landed.
+        let region = if self.config.mode == Mode::Forward { RegionId::Rx } else { RegionId::Tx };
+        TxPath::new(send, &self.config, (region, route), Arc::clone(&self.shared))
     }
 
     /// Takes the halves out of the state and makes the threads' bodies of them.

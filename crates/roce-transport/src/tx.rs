@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use roce_core::{PostError, RegionId, Rkey, SendWr, Sge, UcSend, Verb};
-use roce_ring::{Consumer, Geometry};
+use roce_ring::Consumer;
 
-use crate::config::TxMode;
+use crate::config::{Config, TxMode};
 use crate::error::{Error, Outcome};
 use crate::spin::{Backoff, SpinPolicy};
 use crate::transceiver::Shared;
@@ -34,14 +34,36 @@ impl Route {
             (TxMode::WriteWithImm, _) => Err(Error::NoRkey),
         }
     }
+}
 
+/// The request of one message after another: what is the same for all of them stays.
+#[derive(Debug)]
+struct Request {
+    wr: SendWr,
+    /// Where the peer's ring begins, for WRITEs.
+    base: u64,
+    page_size: u32,
+}
+
+impl Request {
+    fn new(region: RegionId, route: Route, page_size: u32) -> Self {
+        let sge = Sge { region, offset: 0, len: 0 };
+        let (verb, base) = match route {
+            Route::Send => (Verb::Send { imm: None }, 0),
+            Route::WriteWithImm { base, rkey } => (Verb::Write { addr: 0, rkey, imm: Some(0) }, base),
+        };
+        Self { wr: SendWr { sge, verb }, base, page_size }
+    }
+
+    /// Makes it that of the first `len` bytes of a slot.
     #[inline]
-    fn verb(self, offset: u64, slot: u32) -> Verb {
-        match self {
-            Self::Send => Verb::Send { imm: None },
-            Self::WriteWithImm { base, rkey } => {
-                Verb::Write { addr: base.wrapping_add(offset), rkey, imm: Some(slot) }
-            }
+    fn aim(&mut self, slot: u32, len: u32) {
+        let offset = u64::from(slot) * u64::from(self.page_size);
+        self.wr.sge.offset = offset;
+        self.wr.sge.len = len;
+        if let Verb::Write { addr, imm, .. } = &mut self.wr.verb {
+            *addr = self.base.wrapping_add(offset);
+            *imm = Some(slot);
         }
     }
 }
@@ -50,55 +72,64 @@ impl Route {
 #[derive(Debug)]
 pub(crate) struct TxPath<S> {
     send: S,
-    geometry: Geometry,
-    route: Route,
+    request: Request,
     waiting: bool,
     /// Until the next look at the link; 1 while something waits.
     polls_left: u32,
+    spin: SpinPolicy,
     shared: Arc<Shared>,
 }
 
 impl<S: UcSend> TxPath<S> {
-    pub(crate) fn new(send: S, geometry: Geometry, route: Route, shared: Arc<Shared>) -> Self {
-        Self { send, geometry, route, waiting: false, polls_left: REAP_EVERY, shared }
-    }
-
-    pub(crate) fn geometry(&self) -> Geometry {
-        self.geometry
+    /// Sends slots of a region that way.
+    pub(crate) fn new(send: S, config: &Config, (region, route): (RegionId, Route), shared: Arc<Shared>) -> Self {
+        let request = Request::new(region, route, config.geometry.page_size());
+        Self { send, request, waiting: false, polls_left: REAP_EVERY, spin: config.spin, shared }
     }
 
     /// Takes the first `len` bytes of a slot into the batch; `false` when the send queue has no room.
-    pub(crate) fn stage(&mut self, region: RegionId, slot: u32, len: u32) -> Outcome<bool> {
-        let wr = self.request(region, slot, len);
-        let staged = self.send.stage(&wr);
-        self.is_taken(staged)
+    pub(crate) fn stage(&mut self, slot: u32, len: u32) -> Outcome<bool> {
+        self.request.aim(slot, len);
+        self.try_stage()
     }
 
-    /// Sends the first `len` bytes of a slot at once; `false` when the send queue has no room.
-    #[inline]
-    pub(crate) fn send(&mut self, region: RegionId, slot: u32, len: u32) -> Outcome<bool> {
-        let wr = self.request(region, slot, len);
-        let sent = self.send.send(&wr).map(|waiting| self.note_waiting(waiting));
-        self.is_taken(sent)
+    /// As [`stage`](Self::stage), but waits for room; `false` when stopped meanwhile.
+    pub(crate) fn stage_waiting(&mut self, slot: u32, len: u32) -> Outcome<bool> {
+        if self.stage(slot, len)? { Ok(true) } else { self.once_there_is_room(Self::try_stage) }
     }
 
-    /// Takes a message into the batch, or sends it, with `take`, and waits for room; `false` when stopped meanwhile.
+    /// Sends the first `len` bytes of a slot, which go alone, and waits for room; `false` when stopped meanwhile.
     #[inline]
-    pub(crate) fn waiting_for_room(
-        &mut self,
-        spin: SpinPolicy,
-        take: impl Fn(&mut Self) -> Outcome<bool>,
-    ) -> Outcome<bool> {
-        if take(self)? { Ok(true) } else { self.wait_for_room(spin, take) }
+    pub(crate) fn send(&mut self, slot: u32, len: u32) -> Outcome<bool> {
+        self.request.aim(slot, len);
+        if self.try_send()? { Ok(true) } else { self.once_there_is_room(Self::try_send) }
+    }
+
+    fn try_stage(&mut self) -> Outcome<bool> {
+        match self.send.stage(&self.request.wr) {
+            Ok(()) => Ok(self.count_sent()),
+            Err(e) => self.refused(e),
+        }
+    }
+
+    #[inline]
+    fn try_send(&mut self) -> Outcome<bool> {
+        match self.send.send(&self.request.wr) {
+            Ok(waiting) => {
+                self.note_waiting(waiting);
+                Ok(self.count_sent())
+            }
+            Err(e) => self.refused(e),
+        }
     }
 
     #[cold]
-    fn wait_for_room(&mut self, spin: SpinPolicy, take: impl Fn(&mut Self) -> Outcome<bool>) -> Outcome<bool> {
-        let mut backoff = Backoff::new(spin);
+    fn once_there_is_room(&mut self, attempt: impl Fn(&mut Self) -> Outcome<bool>) -> Outcome<bool> {
+        let mut backoff = Backoff::new(self.spin);
         while !self.shared.is_stopped() {
             self.flush()?;
             backoff.idle();
-            if take(self)? {
+            if attempt(self)? {
                 return Ok(true);
             }
         }
@@ -122,34 +153,25 @@ impl<S: UcSend> TxPath<S> {
     #[inline(never)]
     fn progress_now(&mut self) -> Outcome<()> {
         self.polls_left = REAP_EVERY;
-        if self.waiting {
+        if std::mem::take(&mut self.waiting) {
             self.flush()?;
         }
         self.reap()
     }
 
+    /// So many messages had to wait for room on the link.
+    #[inline]
     fn note_waiting(&mut self, messages: usize) {
-        self.waiting = messages > 0;
-        if self.waiting {
+        if messages > 0 {
+            self.waiting = true;
             self.polls_left = 1;
         }
     }
 
     #[inline]
-    fn request(&self, region: RegionId, slot: u32, len: u32) -> SendWr {
-        let offset = self.geometry.slot_offset(slot);
-        SendWr { sge: Sge { region, offset, len }, verb: self.route.verb(offset, slot) }
-    }
-
-    #[inline]
-    fn is_taken(&mut self, result: Result<(), PostError>) -> Outcome<bool> {
-        match result {
-            Ok(()) => {
-                self.shared.counters.tx.sent.add(1);
-                Ok(true)
-            }
-            Err(e) => self.refused(e),
-        }
+    fn count_sent(&self) -> bool {
+        self.shared.counters.tx.sent.add(1);
+        true
     }
 
     /// `false` where that is for want of room.
@@ -212,7 +234,7 @@ impl<S: UcSend> TxLoop<S> {
         let mut staged = 0;
         while staged < BATCH
             && let Some(slot) = next(&mut self.ring)
-            && self.path.stage(RegionId::Tx, slot, frame_size)?
+            && self.path.stage(slot, frame_size)?
         {
             self.ring.claim(slot);
             staged += 1;

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use roce_core::{RegionId, UcQp};
+use roce_core::UcQp;
 use roce_ring::{Geometry, Ring, SlotBytes};
 
 use crate::device::AnyQp;
 use crate::error::{Error, Outcome};
 use crate::rx::RxPath;
-use crate::spin::SpinPolicy;
 use crate::transceiver::Shared;
 use crate::tx::TxPath;
 
@@ -22,7 +21,7 @@ pub struct Unified<Q: UcQp = AnyQp> {
     tx: TxPath<Q::Send>,
     rx_ring: Arc<Ring>,
     tx_ring: Arc<Ring>,
-    spin: SpinPolicy,
+    geometry: Geometry,
     shared: Arc<Shared>,
 }
 
@@ -31,10 +30,10 @@ impl<Q: UcQp> Unified<Q> {
         rx: RxPath<Q::Recv>,
         tx: TxPath<Q::Send>,
         (rx_ring, tx_ring): (Arc<Ring>, Arc<Ring>),
-        spin: SpinPolicy,
         shared: Arc<Shared>,
     ) -> Self {
-        Self { rx, tx, rx_ring, tx_ring, spin, shared }
+        let geometry = rx_ring.geometry();
+        Self { rx, tx, rx_ring, tx_ring, geometry, shared }
     }
 
     /// The slot of the next request, if one has arrived. Never blocks.
@@ -50,13 +49,13 @@ impl<Q: UcQp> Unified<Q> {
     /// returns. Waits for room in the send queue; fails when closed meanwhile.
     #[inline]
     pub fn tx_publish(&mut self, slot: u32) -> Result<(), Error> {
-        self.try_publish(slot, self.tx.geometry().frame_size()).map_err(|e| self.failed(e))
+        self.try_publish(slot, self.geometry.frame_size()).map_err(|e| self.failed(e))
     }
 
     /// As [`tx_publish`](Self::tx_publish), for the first `len` bytes, at most a page.
     #[inline]
     pub fn tx_publish_len(&mut self, slot: u32, len: u32) -> Result<(), Error> {
-        let page_size = self.geometry().page_size();
+        let page_size = self.geometry.page_size();
         if len > page_size {
             return Err(Error::Length { len, page_size });
         }
@@ -76,7 +75,7 @@ impl<Q: UcQp> Unified<Q> {
     /// The rings' shape.
     #[inline]
     pub fn geometry(&self) -> Geometry {
-        self.rx_ring.geometry()
+        self.geometry
     }
 
     /// Whether the transceiver has neither been closed nor failed.
@@ -85,22 +84,18 @@ impl<Q: UcQp> Unified<Q> {
         !self.shared.is_stopped()
     }
 
-    #[inline]
+    #[inline(always)] // into its caller, though there may be several
     fn try_poll(&mut self) -> Outcome<Option<u32>> {
         self.check_open()?;
         self.tx.progress()?;
         self.rx.next(|slot| self.tx_ring.flag_is_free(slot))
     }
 
-    #[inline]
+    #[inline(always)] // into its caller, though there may be several
     fn try_publish(&mut self, slot: u32, len: u32) -> Outcome<()> {
         self.check_open()?;
         self.check_slot(slot)?;
-        if self.tx.waiting_for_room(self.spin, |tx| tx.send(RegionId::Tx, slot, len))? {
-            Ok(())
-        } else {
-            Err(self.shared.stopped_by())
-        }
+        if self.tx.send(slot, len)? { Ok(()) } else { Err(self.shared.stopped_by()) }
     }
 
     #[inline]
@@ -110,7 +105,7 @@ impl<Q: UcQp> Unified<Q> {
 
     #[inline]
     fn check_slot(&self, slot: u32) -> Outcome<()> {
-        let num_pages = self.tx.geometry().num_pages();
+        let num_pages = self.geometry.num_pages();
         if slot < num_pages { Ok(()) } else { Err(Box::new(Error::Slot { slot, num_pages })) }
     }
 

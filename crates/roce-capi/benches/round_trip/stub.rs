@@ -161,7 +161,7 @@ impl UcRecv for StubRecv {
             0 => Received { kind: RecvKind::Send, len: 64, imm: None },
             _ => Received { kind: RecvKind::WriteWithImm, len: 64, imm: Some(message & !IS_WRITE) },
         };
-        out[0] = black_box(RecvCompletion { id, result: Ok(received) });
+        black_box(out)[0] = black_box(RecvCompletion { id, result: Ok(received) });
         black_box(Ok(1))
     }
 }
