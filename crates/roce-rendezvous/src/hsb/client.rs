@@ -59,9 +59,10 @@ struct Patience {
 ///
 /// - A repeated read asks for no check, since the FPGA may have carried it out and lost the answer.
 /// - A repeated write still asks for it. An FPGA that has carried it out refuses it and says that its number is the
-///   last accepted one; then the write is done, and was done once.
+///   last accepted one; then the write is done, and was done once. No write that is late on the wire can undo what
+///   came after it.
 ///
-/// So no request that is late on the wire can undo what came after it.
+/// One board takes one controller: with a second one both will fail, by [`HsbError::OtherController`].
 #[derive(Debug)]
 pub struct Client {
     socket: UdpSocket,
@@ -232,10 +233,8 @@ impl Client {
         self.sequence = self.sequence.wrapping_add(1);
 
         let response = self.exchange(&mut request, patience).await?;
-        match response.status {
-            Status::Success => {}
-            Status::SequenceCheck if was_accepted(&request, &response) => {}
-            _ => return Err(self.refused(&request, &response)),
+        if response.status != Status::Success {
+            return Err(self.refused(&request, &response));
         }
         self.in_step = true;
         Ok(response.pairs)
@@ -251,11 +250,15 @@ impl Client {
             attempts += 1;
             self.send(&request.encode(), &mut silence).await?;
             let until = deadline.min(Instant::now() + patience.retry);
-            match self.receive(request, until, &mut silence).await? {
-                // The answer that has the values was lost.
-                Some(response) if request.command.is_read() && was_accepted(request, &response) => {}
-                Some(response) => return Ok(response),
-                None => {}
+            let response = self.receive(request, until, &mut silence).await?;
+            // A first attempt that is refused so met another controller, which counts as we do.
+            let repeats = attempts > 1 && response.as_ref().is_some_and(|r| was_accepted(request, r));
+            match response {
+                Some(response) if !repeats => return Ok(response),
+                Some(response) if !request.command.is_read() => {
+                    return Ok(Response { status: Status::Success, ..response });
+                }
+                _ => {}
             }
             if Instant::now() >= deadline {
                 return Err(HsbError::Timeout {
@@ -520,15 +523,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_read_whose_answer_was_overtaken_is_asked_again() {
+    async fn a_repeated_read_waits_for_the_answer_that_has_the_value() {
         let fpga = Fpga::start(|again, request| match (request.sequence, again) {
-            (0x101, 0) => vec![out_of_sequence(request, 0x101)],
+            (0x101, 0) => vec![],
+            (0x101, 1) => vec![out_of_sequence(request, 0x101)],
             _ => vec![good(request)],
         });
         let mut client = Client::connect(fpga.peer, QUICK).await.expect("a session");
         assert_eq!(client.read(0x84).await.expect("the value"), VERSION);
         let flags: Vec<u8> = fpga.requests().iter().map(|request| request.flags.bits()).collect();
-        assert_eq!(flags, [1, 3, 1]);
+        assert_eq!(flags[..4], [1, 3, 1, 1]);
     }
 
     #[tokio::test]
