@@ -102,6 +102,34 @@ fn a_device_of_somebody_else_is_used_and_stays() {
     });
 }
 
+/// Whichever build of xtask takes back: the notes are the machine's and not the build directory's.
+#[test]
+#[ignore = "changes the network: ROCE_TEST_NET=1 allows it"]
+fn a_neighbour_of_somebody_else_comes_back() {
+    leaves_no_trace(|| {
+        let neighbour = |words: &str| {
+            let args = ["neighbour", "replace", "10.9.0.2", "dev", "p0", "nud", "permanent", "lladdr", words];
+            said("ip", &args)
+        };
+        said("ip", &["link", "add", "p0", "type", "veth", "peer", "name", "p1"]);
+        said("ip", &["address", "add", "10.9.0.1/24", "dev", "p0"]);
+        for interface in ["p0", "p1"] {
+            said("ip", &["link", "set", interface, "up"]);
+        }
+        neighbour("02:00:00:00:00:01");
+        let before = network();
+        for mac in ["02:00:00:00:00:02", "02:00:00:00:00:03"] {
+            succeed(&["net-setup", "--rxe", "p0", "--neighbour", &format!("10.9.0.2={mac}")]);
+            assert!(said("ip", &["neighbour"]).contains(mac));
+        }
+        let elsewhere = std::env::temp_dir().join("xtask-of-another-build");
+        fs::copy(env!("CARGO_BIN_EXE_xtask"), &elsewhere).unwrap();
+        println!("{}", said(elsewhere.to_str().unwrap(), &["net-teardown"]));
+        assert_eq!(network(), before);
+        said("ip", &["link", "delete", "p0"]);
+    });
+}
+
 #[test]
 #[ignore = "changes the network: ROCE_TEST_NET=1 allows it"]
 fn a_setup_that_fails_half_way_takes_itself_back() {

@@ -39,6 +39,8 @@ pub(super) enum Undo {
     Neighbour {
         interface: String,
         ip: Ipv4Addr,
+        /// The permanent entry that was there before, and comes back.
+        before: Option<String>,
     },
     /// Write the value back into a file below /proc/sys.
     Sysctl {
@@ -58,7 +60,10 @@ impl Undo {
             Self::Address { interface, subnet } => format!("address {interface} {subnet}"),
             Self::Mtu { interface, mtu } => format!("mtu {interface} {mtu}"),
             Self::Down { interface } => format!("down {interface}"),
-            Self::Neighbour { interface, ip } => format!("neighbour {interface} {ip}"),
+            Self::Neighbour { interface, ip, before: None } => format!("neighbour {interface} {ip}"),
+            Self::Neighbour { interface, ip, before: Some(mac) } => {
+                format!("neighbour {interface} {ip} {mac}")
+            }
             Self::Sysctl { key, value } => format!("sysctl {key} {value}"),
             Self::Module { name } => format!("module {name}"),
         }
@@ -74,9 +79,11 @@ impl Undo {
             }
             ["mtu", interface, mtu] => Self::Mtu { interface: interface.to_owned(), mtu: mtu.parse().ok()? },
             ["down", interface] => Self::Down { interface: interface.to_owned() },
-            ["neighbour", interface, ip] => {
-                Self::Neighbour { interface: interface.to_owned(), ip: ip.parse().ok()? }
-            }
+            ["neighbour", interface, ip, ref mac @ ..] if mac.len() < 2 => Self::Neighbour {
+                interface: interface.to_owned(),
+                ip: ip.parse().ok()?,
+                before: mac.first().map(|mac| (*mac).to_owned()),
+            },
             ["sysctl", key, value] => Self::Sysctl { key: key.to_owned(), value: value.to_owned() },
             ["module", name] => Self::Module { name: name.to_owned() },
             _ => return None,
@@ -88,6 +95,9 @@ impl Undo {
         match (self, other) {
             (Self::Mtu { interface: a, .. }, Self::Mtu { interface: b, .. }) => a == b,
             (Self::Sysctl { key: a, .. }, Self::Sysctl { key: b, .. }) => a == b,
+            (Self::Neighbour { interface, ip, .. }, Self::Neighbour { interface: other, ip: at, .. }) => {
+                (interface, ip) == (other, at)
+            }
             _ => self == other,
         }
     }
@@ -103,19 +113,19 @@ pub(super) struct Journal {
 impl Journal {
     /// That of `net-setup`, which goes on from one call to the next.
     pub(super) fn of_net_setup() -> Result<Self> {
-        Self::open(super::folder()?.join(format!("{}-kept.{EXTENSION}", here()?)))
+        Self::open(Path::new(super::FOLDER).join(format!("{}-kept.{EXTENSION}", here()?)))
     }
 
     /// A fresh one, for what ends with this process.
     pub(super) fn of_this_process() -> Result<Self> {
         let pid = std::process::id();
-        Self::open(super::folder()?.join(format!("{}-{pid}.{EXTENSION}", here()?)))
+        Self::open(Path::new(super::FOLDER).join(format!("{}-{pid}.{EXTENSION}", here()?)))
     }
 
     /// Those of `net-setup` and of processes that are gone.
     pub(super) fn all_left() -> Result<Vec<Self>> {
-        let (dir, here) = (super::folder()?, here()?);
-        let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
+        let here = here()?;
+        let entries = fs::read_dir(super::FOLDER).into_iter().flatten().flatten();
         let mut files: Vec<PathBuf> =
             entries.map(|entry| entry.path()).filter(|path| is_left(path, &here)).collect();
         files.sort_unstable();
@@ -213,7 +223,12 @@ mod tests {
             Undo::Mtu { interface: interface(), mtu: 1500 },
             Undo::Address { interface: interface(), subnet: "10.0.0.1/24".parse().unwrap() },
             Undo::Down { interface: interface() },
-            Undo::Neighbour { interface: interface(), ip: [10, 0, 0, 2].into() },
+            Undo::Neighbour { interface: interface(), ip: [10, 0, 0, 2].into(), before: None },
+            Undo::Neighbour {
+                interface: interface(),
+                ip: [10, 0, 0, 3].into(),
+                before: Some("02:00:00:00:00:01".into()),
+            },
             Undo::Rdma { name: "rxe0".into() },
         ]
     }
@@ -257,7 +272,9 @@ mod tests {
     fn a_journal_that_nobody_understands_is_not_half_done() {
         let dir = scratch("odd");
         fs::create_dir_all(&dir).unwrap();
-        for text in ["rdma rxe0\nlink roce_a\n", "format /\n", "mtu eth0 many\n"] {
+        for text in
+            ["rdma rxe0\nlink roce_a\n", "format /\n", "mtu eth0 many\n", "neighbour e 10.0.0.1 a b\n"]
+        {
             fs::write(dir.join("x.undo"), text).unwrap();
             assert!(Journal::open(dir.join("x.undo")).is_err(), "{text}");
         }

@@ -18,7 +18,7 @@ pub(crate) use self::steps::{Neighbour, Network, Subnet, mac_of};
 use crate::emulate::Say;
 use crate::rdma::Sysfs;
 use crate::setup::on_path;
-use crate::{cargo, interrupt, only_flag, usage_error};
+use crate::{interrupt, only_flag, usage_error};
 
 /// The soft-RoCE devices of the pair that `--veth` makes, and their interfaces.
 pub(crate) const RXE_BRIDGE: &str = "rxe_a";
@@ -227,10 +227,5 @@ impl OnInterface {
     }
 }
 
-/// Where the journals are: in the build directory, which a program that runs without cargo knows from its own place.
-fn folder() -> Result<std::path::PathBuf> {
-    let us = std::env::current_exe().context("cannot say which program this is")?;
-    // Cargo keeps its lock beside what it builds.
-    let beside = us.ancestors().find(|dir| dir.join(".cargo-lock").is_file()).and_then(Path::parent);
-    Ok(beside.map_or_else(cargo::target_dir, |dir| Ok(dir.to_path_buf()))?.join("net"))
-}
+/// Where the journals are: gone with the boot that they are of, and not with the build directory.
+const FOLDER: &str = "/run/roce-xtask";

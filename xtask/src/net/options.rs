@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use lexopt::{Arg, Parser, ValueExt};
 
+use super::steps::SMALLEST_MTU;
 use super::{Neighbour, OnInterface, Pair, Subnet};
 
 pub(crate) const USAGE: &str = "\
@@ -103,8 +104,8 @@ fn pair(mtu: Option<u32>, [bridge, emulator]: [Option<Ipv4Addr>; 2]) -> Result<R
 }
 
 fn mtu_of(value: &str) -> Result<u32, String> {
-    let mtu = value.parse().ok().filter(|mtu| (576..=65536).contains(mtu));
-    mtu.ok_or_else(|| format!("--mtu {value}: take a number from 576 to 65536"))
+    let mtu = value.parse().ok().filter(|mtu| (SMALLEST_MTU..=65536).contains(mtu));
+    mtu.ok_or_else(|| format!("--mtu {value}: take a number from {SMALLEST_MTU} to 65536"))
 }
 
 fn read<T: FromStr>(name: &str, value: &str, what: &str) -> Result<T, String> {
@@ -176,7 +177,7 @@ mod tests {
             ("--rxe lo --bridge-ip 10.0.0.1", "--address"),
             ("--veth --address 10.0.0.1/24", "--rxe"),
             ("--veth --bridge-ip 10.0.0.1", "one /24"),
-            ("--veth --mtu 100", "576"),
+            ("--veth --mtu 1279", "from 1280"),
             ("--vteh", "--vteh"),
         ] {
             let error = parsed(line).unwrap_err();

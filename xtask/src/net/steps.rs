@@ -19,6 +19,8 @@ use crate::rdma::Sysfs;
 /// How long an address may take to get its GID.
 const GID: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Below this the kernel takes IPv6 off an interface, addresses and all, and nothing brings them back.
+pub(super) const SMALLEST_MTU: u32 = 1280;
 
 /// An address and its prefix length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +102,10 @@ impl Network {
         if now == mtu {
             return Ok(());
         }
+        ensure!(
+            mtu >= SMALLEST_MTU,
+            "an MTU of {mtu} would take the IPv6 addresses off {interface} for good; take {SMALLEST_MTU} at least"
+        );
         let undo = Undo::Mtu { interface: interface.to_owned(), mtu: now };
         self.step(undo, &["ip", "link", "set", "dev", interface, "mtu", &mtu.to_string()])
     }
@@ -126,11 +132,12 @@ impl Network {
     pub(crate) fn neighbour(&mut self, interface: &str, neighbour: &Neighbour) -> Result<()> {
         let Neighbour { ip, mac } = neighbour;
         let ip_text = ip.to_string();
-        let known = output(&["ip", "neighbour", "show", &ip_text, "dev", interface, "nud", "permanent"])?;
-        if known.split_whitespace().any(|word| word == mac) {
+        let before =
+            mac_in(&output(&["ip", "neighbour", "show", &ip_text, "dev", interface, "nud", "permanent"])?);
+        if before.as_ref() == Some(mac) {
             return Ok(());
         }
-        let undo = Undo::Neighbour { interface: interface.to_owned(), ip: *ip };
+        let undo = Undo::Neighbour { interface: interface.to_owned(), ip: *ip, before };
         let command =
             ["ip", "neighbour", "replace", &ip_text, "lladdr", mac, "dev", interface, "nud", "permanent"];
         self.step(undo, &command)
@@ -273,7 +280,22 @@ impl Network {
             Undo::Down { interface } if index_of(interface).is_some() => {
                 self.run_anyway(&["ip", "link", "set", "dev", interface, "down"])
             }
-            Undo::Neighbour { interface, ip } if index_of(interface).is_some() => {
+            Undo::Neighbour { interface, ip, before: Some(mac) } if index_of(interface).is_some() => {
+                let ip = ip.to_string();
+                self.run_anyway(&[
+                    "ip",
+                    "neighbour",
+                    "replace",
+                    &ip,
+                    "lladdr",
+                    mac,
+                    "dev",
+                    interface,
+                    "nud",
+                    "permanent",
+                ])
+            }
+            Undo::Neighbour { interface, ip, before: None } if index_of(interface).is_some() => {
                 let ip = ip.to_string();
                 let known = output(&["ip", "neighbour", "show", &ip, "dev", interface])?;
                 if known.trim().is_empty() {
@@ -365,6 +387,11 @@ fn addresses_in(text: &str) -> Vec<Ipv4Addr> {
     text.lines().filter_map(of_line).collect()
 }
 
+/// From a line like "10.0.0.2 lladdr 02:00:00:00:00:01 PERMANENT".
+fn mac_in(text: &str) -> Option<String> {
+    text.split_whitespace().skip_while(|word| *word != "lladdr").nth(1).map(str::to_owned)
+}
+
 fn has(interface: &str, ip: Ipv4Addr) -> bool {
     index_of(interface).is_some() && addresses_of(interface).is_ok_and(|known| known.contains(&ip))
 }
@@ -407,6 +434,15 @@ mod tests {
                     3: va    inet 10.0.0.1 peer 10.0.0.2/32 scope global va\n";
         let addresses = addresses_in(text);
         assert_eq!(addresses, [[127, 0, 0, 1].into(), [127, 0, 0, 2].into(), Ipv4Addr::new(10, 0, 0, 1)]);
+    }
+
+    #[test]
+    fn neighbours_are_read_from_what_ip_prints() {
+        assert_eq!(
+            mac_in("10.0.0.2 lladdr 02:00:00:00:00:01 PERMANENT \n").as_deref(),
+            Some("02:00:00:00:00:01")
+        );
+        assert_eq!((mac_in("10.0.0.2 FAILED\n"), mac_in("")), (None, None));
     }
 
     #[test]
