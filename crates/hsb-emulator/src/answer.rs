@@ -9,6 +9,8 @@ const REQUEST_MAGIC: u32 = 0x4355_5152;
 const RESPONSE_MAGIC: u32 = 0x4355_5153;
 /// Bytes of either header: the shortest page.
 pub(crate) const HEADER: usize = 24;
+/// The same, as registers count.
+pub(crate) const HEADER_SIZE: u32 = 24;
 
 const MAGIC: usize = 0;
 const STATUS: usize = 4;

@@ -94,6 +94,12 @@ impl Capture {
         self.samples.fetch_max(index + 1, Ordering::Release);
     }
 
+    /// All is as it was at first.
+    pub(crate) fn restart(&self) {
+        self.control.store(regs::CAPTURE_OFF, Ordering::Release);
+        self.reset();
+    }
+
     fn reset(&self) {
         self.ram.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         for register in [&self.samples, &self.writes, &self.status] {

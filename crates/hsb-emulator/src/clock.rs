@@ -2,6 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use roce_core::FrameTime;
+
 const NANOS_PER_SECOND: u32 = 1_000_000_000;
 
 /// A time as messages carry it.
@@ -31,6 +33,11 @@ impl Timestamp {
         } else {
             Self { seconds: self.seconds.wrapping_add(1), nanoseconds: 0 }
         }
+    }
+
+    /// As a frame's metadata have it.
+    pub(crate) fn frame_time(self) -> FrameTime {
+        FrameTime { seconds: self.seconds.into(), nanoseconds: self.nanoseconds }
     }
 
     /// Seconds in the high word, nanoseconds in the low one.

@@ -28,6 +28,20 @@ pub enum EmulatorError {
         /// Why.
         source: io::Error,
     },
+    /// A call for the announcements failed.
+    #[error(
+        "{call} for the announcements from {source_address} failed: {error}; where another emulator announces itself \
+         from there, take another address or port, or announce nothing"
+    )]
+    Enumeration {
+        /// Which.
+        call: &'static str,
+        /// Where they come from.
+        source_address: SocketAddrV4,
+        /// Why.
+        #[source]
+        error: io::Error,
+    },
     /// A block of registers lies where another one does.
     #[error(
         "the {block} at {address:#x} lies on the {other}; move it to a free place that is a multiple of 4"

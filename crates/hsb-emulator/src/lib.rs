@@ -29,18 +29,26 @@
 
 #![forbid(unsafe_code)]
 
+mod announce;
 mod answer;
+mod blocks;
 mod capture;
 mod clock;
 mod control;
 mod emulator;
 mod error;
+mod interface;
 mod link;
+mod personality;
 mod player;
 mod regs;
+mod stream;
 mod summary;
 
+pub use announce::{Enumeration, EnumerationCounts};
+pub use blocks::UNDEFINED;
 pub use control::ControlCounts;
 pub use emulator::{Config, Emulator};
 pub use error::EmulatorError;
+pub use personality::{Personality, UnknownPersonality};
 pub use summary::{Failure, FailureKind, IdList, PassError, RoundTrips, Summary};

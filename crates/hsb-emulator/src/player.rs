@@ -11,8 +11,9 @@ use roce_rendezvous::hsb::regs;
 use crate::answer::{self, Expected};
 use crate::clock::Timestamp;
 use crate::emulator::Config;
-use crate::link::{Links, Peer, SendError, Window};
-use crate::regs::{LoopCounts, Order, Pass, Registers, Target};
+use crate::link::{Links, Outgoing, Peer, SendError};
+use crate::regs::{LoopCounts, Order, Pass, Registers};
+use crate::stream::{Stream, Target};
 use crate::summary::{Failure, PassError, Summary};
 
 /// How often a standing player looks at its registers.
@@ -34,8 +35,27 @@ pub(crate) struct Player<'a, D: Device> {
     links: &'a mut Links<D>,
     config: &'a Config,
     stop: &'a AtomicBool,
+    progress: &'a mut Progress,
     summary: Summary,
     flight: Flight,
+    known: Known,
+}
+
+/// Where the player is, from run to run.
+pub(crate) struct Progress {
+    /// The order obeyed last.
+    pub(crate) done: Order,
+    /// Of the virtual port.
+    pub(crate) stream: Stream,
+    /// The restart that the stream began with.
+    pub(crate) resets: u32,
+}
+
+/// The virtual port as it was when it was last looked at.
+#[derive(Default)]
+struct Known {
+    changes: Option<u32>,
+    target: Option<Target>,
 }
 
 /// The window in flight and its answer.
@@ -52,7 +72,6 @@ struct Flight {
 struct Playing {
     order: Order,
     pass: Pass,
-    target: Target,
 }
 
 /// How the wait for an answer ended.
@@ -68,6 +87,7 @@ impl<'a, D: Device> Player<'a, D> {
         links: &'a mut Links<D>,
         config: &'a Config,
         stop: &'a AtomicBool,
+        progress: &'a mut Progress,
     ) -> Self {
         let flight = Flight {
             forward: config.forward,
@@ -76,24 +96,24 @@ impl<'a, D: Device> Player<'a, D> {
             incoming: vec![0; config.longest_answer() as usize],
             last_stamp: Timestamp::default(),
         };
-        Self { registers, links, config, stop, summary: Summary::default(), flight }
+        let (summary, known) = (Summary::default(), Known::default());
+        Self { registers, links, config, stop, progress, summary, flight, known }
     }
 
-    /// Plays what the registers order until it is stopped. `done` is the order obeyed last.
-    pub(crate) fn run(mut self, done: &mut Order) -> Summary {
+    /// Plays what the registers order until it is stopped.
+    pub(crate) fn run(mut self) -> Summary {
         while !self.is_stopped() {
             let order = self.registers.order();
-            match self.target() {
-                _ if order == *done => thread::sleep(IDLE),
-                _ if !order.runs() => {
-                    *done = order;
-                    self.settle_statistics();
-                }
-                None => thread::sleep(IDLE),
-                Some(target) => {
-                    *done = order;
-                    self.obey(order, target);
-                }
+            if order == self.progress.done {
+                thread::sleep(IDLE);
+            } else if !order.runs() {
+                self.progress.done = order;
+                self.settle_statistics();
+            } else if self.target().is_some() {
+                self.progress.done = order;
+                self.obey(order);
+            } else {
+                thread::sleep(IDLE);
             }
         }
         self.summary
@@ -106,20 +126,37 @@ impl<'a, D: Device> Player<'a, D> {
         }
     }
 
-    /// The host's ring; `None` while the virtual port does not tell all of it.
-    fn target(&self) -> Option<Target> {
-        let mut target = self.registers.target()?;
-        target.ip = self.config.host_ip.unwrap_or(target.ip);
-        (!target.ip.is_unspecified()).then_some(target)
+    /// The host's ring; `None` while the virtual port does not tell all of it, or lets nothing out.
+    fn target(&mut self) -> Option<Target> {
+        self.notice_restart();
+        let changes = self.registers.target_changes();
+        if self.known.changes != Some(changes) {
+            self.known = Known { changes: Some(changes), target: self.look() };
+        }
+        self.known.target
     }
 
-    fn obey(&mut self, order: Order, target: Target) {
+    fn look(&self) -> Option<Target> {
+        let mut target = self.registers.target()?;
+        target.ip = self.config.host_ip.unwrap_or(target.ip);
+        (target.streams && !target.ip.is_unspecified()).then_some(target)
+    }
+
+    fn notice_restart(&mut self) {
+        let resets = self.registers.resets();
+        if self.progress.resets != resets {
+            self.progress.resets = resets;
+            self.progress.stream = self.config.stream();
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
         let start = Instant::now();
         let before = LoopCounts::of(&self.summary);
         if order.loops() {
             self.registers.begin_loop();
         }
-        if let Err(error) = self.begin(order, target) {
+        if let Err(error) = self.begin(order) {
             tracing::error!(%error, "the pass failed");
             self.summary.refused.push(error);
         }
@@ -129,12 +166,14 @@ impl<'a, D: Device> Player<'a, D> {
         self.summary.duration += start.elapsed();
     }
 
-    fn begin(&mut self, order: Order, target: Target) -> Result<(), PassError> {
+    fn begin(&mut self, order: Order) -> Result<(), PassError> {
         let pass = self.registers.pass()?;
-        self.links.connect(Peer { qpn: target.qpn, ip: target.ip })?;
+        if let Some(target) = self.target() {
+            self.connect(&target)?;
+        }
         // What came since the last pass answers none of this one's windows.
         self.drain()?;
-        self.play(&Playing { order, pass, target })?;
+        self.play(&Playing { order, pass })?;
         self.drain()
     }
 
@@ -152,10 +191,21 @@ impl<'a, D: Device> Player<'a, D> {
         Ok(())
     }
 
+    fn connect(&mut self, target: &Target) -> Result<(), PassError> {
+        self.links.connect(Peer { qpn: target.qpn, ip: target.ip }, self.progress.stream.psn())
+    }
+
     fn play_window(&mut self, playing: &Playing, k: u64) -> Result<(), PassError> {
-        self.load(playing, playing.pass.index(k));
+        let Some(target) = self.target() else {
+            self.summary.masked += 1;
+            self.record(playing, k, None);
+            thread::yield_now();
+            return Ok(());
+        };
+        self.connect(&target)?;
+        self.load(playing, &target, playing.pass.index(k));
         let sent_at = Instant::now();
-        let captured = match self.send(playing, k)? {
+        let captured = match self.send(&target)? {
             false => None,
             true => match self.await_answer(sent_at, playing.order)? {
                 Wait::Answered(time) => {
@@ -177,13 +227,14 @@ impl<'a, D: Device> Player<'a, D> {
         Ok(())
     }
 
-    /// Takes a window out of the playback memory, cut to the page, and stamps it.
-    fn load(&mut self, playing: &Playing, index: u32) {
-        let page = match playing.target.stride {
-            0 => u64::MAX,
-            stride => stride,
+    /// Takes a window out of the playback memory, cut to the frame and the page, and stamps it.
+    fn load(&mut self, playing: &Playing, target: &Target, index: u32) {
+        let frame = match target.frame_size {
+            0 => u32::MAX,
+            size => size.max(answer::HEADER_SIZE),
         };
-        let len = u64::from(playing.pass.beats * regs::BEAT_SIZE).min(self.config.page_size.into()).min(page);
+        let window = (playing.pass.beats * regs::BEAT_SIZE).min(self.config.page_size).min(frame);
+        let len = u64::from(window).min(target.pages.room());
         let flight = &mut self.flight;
         flight.request.resize(usize::try_from(len).unwrap_or(usize::MAX), 0);
         self.registers.playback.assemble(index, playing.pass.beats, &mut flight.request);
@@ -192,15 +243,20 @@ impl<'a, D: Device> Player<'a, D> {
     }
 
     /// Whether the window went out.
-    fn send(&mut self, playing: &Playing, k: u64) -> Result<bool, PassError> {
-        let page = playing.target.page(k);
-        let window = Window {
-            bytes: &self.flight.request,
-            addr: playing.target.address(page),
-            rkey: playing.target.rkey,
-            imm: page,
+    fn send(&mut self, target: &Target) -> Result<bool, PassError> {
+        let len = u32::try_from(self.flight.request.len()).unwrap_or(u32::MAX);
+        let frame = self.progress.stream.next_frame(target, len, self.links.packet_limit());
+        let outgoing = Outgoing {
+            frame,
+            data: &self.flight.request,
+            metadata: frame.metadata(self.flight.last_stamp, Timestamp::now()),
+            rkey: target.rkey,
         };
-        let error = match self.links.send(&window) {
+        let (packets, sent) = self.links.send(&outgoing);
+        self.progress.stream.end_frame(&frame, packets);
+        self.registers.set_psn(self.progress.stream.psn());
+        self.summary.packets += u64::from(packets);
+        let error = match sent {
             Ok(()) => {
                 self.summary.windows += 1;
                 return Ok(true);
@@ -209,7 +265,7 @@ impl<'a, D: Device> Player<'a, D> {
         };
         self.summary.send_errors.push(self.flight.request_id());
         match error {
-            SendError::Window(error) => {
+            SendError::Frame(error) => {
                 tracing::warn!(%error, "a window could not be sent");
                 Ok(false)
             }
@@ -256,14 +312,14 @@ impl<'a, D: Device> Player<'a, D> {
         let Flight { forward, request, answer, incoming, .. } = &mut self.flight;
         let expected = Expected { request, forward: *forward };
         let mut found = false;
-        let polled = self.links.poll(incoming, |message| {
-            if awaited && !found && expected.is_answered_by(message) {
+        let polled = self.links.poll(incoming, |message| match message {
+            Some(message) if awaited && !found && expected.is_answered_by(message) => {
                 found = true;
                 answer.clear();
                 answer.extend_from_slice(message);
-            } else {
-                self.summary.late += 1;
             }
+            Some(_) => self.summary.late += 1,
+            None => self.summary.ignored += 1,
         });
         match polled {
             Ok(()) => Ok(found),

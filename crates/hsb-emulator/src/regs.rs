@@ -1,44 +1,39 @@
 //! The register file: what the control plane reads and writes, and the player obeys.
 //!
 //! The control plane's thread is the only writer of registers. The player sees everything that was written before
-//! the write of ENABLE that it acts on.
+//! the write of ENABLE that it acts on, and a virtual port only as a whole: between two writes of it.
 
 use std::net::Ipv4Addr;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::thread;
 use std::time::Duration;
 
-use roce_core::{Qpn, Rkey};
+use roce_core::{Psn, Qpn, Rkey};
 use roce_rendezvous::hsb::regs::{
-    self, CAPTURE_RAM, Capture as CaptureRegister, Hif, LoopStats, PAGE_UNIT, PLAYBACK_RAM, Player, Vp,
+    self, CAPTURE_RAM, Capture as CaptureRegister, HIF_ADDRESS, Hif, LoopStats, OldVp, PAGE_UNIT,
+    PLAYBACK_RAM, Player, VP_ADDRESS, VP_STRIDE, Vp,
 };
 
+use crate::blocks::{Blocks, HIF_BYTES, VP_BYTES};
 use crate::capture::Capture;
 use crate::error::EmulatorError;
+use crate::personality::{Personality, has_old_layout};
+use crate::stream::{Pages, Target};
 use crate::summary::{PassError, Summary};
 
-/// The checksum of an image that is no image.
-const CRC: u32 = 0;
-const HOST_SOURCE_PORT: u32 = 12288;
-/// Registers of a virtual port, the last of them for VLANs.
-const VP_WORDS: u32 = 14;
 const VP_NAME: &str = "virtual port";
 const HIF_NAME: &str = "host interface";
+/// Units of a page's number that the FPGA reckons with.
+const STRIDE_MASK: u32 = 0x3FF_FFFF;
+/// Pages that a packet's payload may have, as the FPGA and the emulator count it.
+const FPGA_PACKET_MASK: u32 = 0xFF;
+const LENIENT_PACKET_MASK: u32 = 0x1FF;
+/// Of the register of the host's UDP port.
+const UDP_PORT_MASK: u32 = 0xFFFF;
 
-/// Blocks that hold what a host writes, and do nothing: name, first register, registers.
-const PLAIN: [(&str, u32, u32); 7] = [
-    ("reset registers", 0x04, 2),
-    ("PTP registers", 0x104, 7),
-    ("PTP status", 0x180, 4),
-    ("event registers", 0x200, 13),
-    ("event sequencer", 0x2000, 0x400),
-    ("sensor interface", regs::SIF_ADDRESS + 4, 3),
-    ("SEND threshold", regs::SIF_TX_THRESHOLD, 5),
-];
-
-/// Ranges that are not plain storage.
-const FIXED: [(&str, u32, u32); 6] = [
-    ("version", regs::VERSION, 2),
+/// Ranges that belong to the player and the capture.
+const FIXED: [(&str, u32, u32); 5] = [
     ("player", Player::BASE, 5),
     ("playback memory", PLAYBACK_RAM.base, PLAYBACK_RAM.banks << (PLAYBACK_RAM.bank_shift - 2)),
     ("capture", CaptureRegister::BASE, 34),
@@ -46,40 +41,47 @@ const FIXED: [(&str, u32, u32); 6] = [
     ("loop statistics", LoopStats::BASE, 10),
 ];
 
+/// What the register file is made for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Layout {
+    pub(crate) personality: Personality,
+    pub(crate) hsb_ip_version: u16,
+    /// Where the virtual port that streams is found.
+    pub(crate) vp_address: u32,
+    /// Where the host interface of data plane 0 is found too.
+    pub(crate) hif_address: u32,
+}
+
 /// The register file.
 pub(crate) struct Registers {
-    version: u32,
-    plain: Vec<Storage>,
+    layout: Layout,
+    blocks: Blocks,
+    /// The virtual port that streams.
     vp: VirtualPort,
     player: PlayerRegisters,
     pub(crate) playback: PlaybackRam,
     pub(crate) capture: Capture,
     loop_stats: Storage,
+    resets: AtomicU32,
+    down: AtomicBool,
 }
 
 impl Registers {
     /// Refuses a virtual port or host interface that lies on something else.
-    pub(crate) fn new(version: u32, vp_address: u32, hif_address: u32) -> Result<Self, EmulatorError> {
-        check_places(vp_address, hif_address)?;
-        let hif = Storage::new(Hif::PacketSize.at(hif_address), 3);
-        if let Some(port) = hif.word(Hif::UdpPort.at(hif_address)) {
-            port.store(HOST_SOURCE_PORT, Ordering::Relaxed);
-        }
-        let mut plain: Vec<Storage> =
-            PLAIN.iter().map(|&(_, base, words)| Storage::new(base, words)).collect();
-        plain.push(hif);
+    pub(crate) fn new(layout: Layout) -> Result<Self, EmulatorError> {
+        let blocks = Blocks::new(layout.personality, layout.hsb_ip_version);
+        let vp = VirtualPort::at(layout);
+        check_places(layout, &vp, &blocks)?;
         let registers = Self {
-            version,
-            plain,
-            vp: VirtualPort {
-                base: vp_address,
-                words: Storage::new(vp_address, VP_WORDS),
-                written: AtomicU32::new(0),
-            },
+            layout,
+            blocks,
+            vp,
             player: PlayerRegisters::new(),
             playback: PlaybackRam::new(),
             capture: Capture::new(),
             loop_stats: Storage::new(LoopStats::BASE, 10),
+            resets: AtomicU32::new(0),
+            down: AtomicBool::new(false),
         };
         registers.set_statistic(LoopStats::Magic, regs::LOOP_MAGIC);
         Ok(registers)
@@ -87,39 +89,73 @@ impl Registers {
 
     /// `None` where no register is. The low two bits of an address do not count.
     pub(crate) fn read(&self, address: u32) -> Option<u32> {
-        let address = address & !3;
-        match address {
-            regs::VERSION => return Some(self.version),
-            regs::FPGA_CRC => return Some(CRC),
-            _ => {}
-        }
-        let word = || {
-            let storage = self.plain.iter().chain([&self.vp.words, &self.loop_stats]);
-            let word = storage.into_iter().find_map(|block| block.word(address));
-            word.or_else(|| self.playback.word_at(address)).map(|word| word.load(Ordering::Acquire))
+        let address = self.canonical(address & !3);
+        let memory = || {
+            let word = self.loop_stats.word(address).or_else(|| self.playback.word_at(address));
+            word.map(|word| word.load(Ordering::Acquire))
         };
-        self.player.read(address).or_else(|| self.capture.read(address)).or_else(word)
+        let ours = self.player.read(address).or_else(|| self.capture.read(address));
+        ours.or_else(memory).or_else(|| self.blocks.read(address))
     }
 
     /// `None` where no register is, or none that can be written.
     pub(crate) fn write(&self, address: u32, value: u32) -> Option<()> {
-        let address = address & !3;
+        let address = self.canonical(address & !3);
         if address == Player::Enable.address() {
             self.enable(value);
             return Some(());
         }
-        if self.vp.write(address, value).is_some() || self.player.write(address, value).is_some() {
+        if self.vp.concerns(address) {
+            return self.vp.change(address, value, &self.blocks);
+        }
+        if self.player.write(address, value).or_else(|| self.blocks.write(address, value)).is_some() {
             return Some(());
         }
-        let storage = self.plain.iter().chain([&self.loop_stats]);
-        let word = storage.into_iter().find_map(|block| block.word(address));
-        match word.or_else(|| self.playback.word_at(address)) {
+        match self.loop_stats.word(address).or_else(|| self.playback.word_at(address)) {
             Some(word) => {
                 word.store(value, Ordering::Release);
                 Some(())
             }
             None => self.capture.write(address, value),
         }
+    }
+
+    /// Where the FPGA itself has what lies at an address that was asked for.
+    fn canonical(&self, address: u32) -> u32 {
+        let moved = |from: u32, to: u32, bytes: u32| {
+            let offset = address.checked_sub(from).filter(|&offset| offset < bytes)?;
+            Some(to + offset)
+        };
+        let vp = moved(self.layout.vp_address, self.vp.base, VP_BYTES);
+        vp.or_else(|| moved(self.layout.hif_address, HIF_ADDRESS, HIF_BYTES)).unwrap_or(address)
+    }
+
+    /// Forgets all that was written, as a device that restarts does. It is down until [`restarted`](Self::restarted).
+    pub(crate) fn restart(&self) {
+        self.down.store(true, Ordering::Release);
+        self.enable(regs::ENABLE_OFF);
+        self.vp.forget(&self.blocks);
+        self.player.reset();
+        self.playback.reset();
+        self.capture.restart();
+        self.loop_stats.reset();
+        self.set_statistic(LoopStats::Magic, regs::LOOP_MAGIC);
+        self.resets.fetch_add(1, Ordering::Release); // pairs with `resets`
+    }
+
+    /// The device is up again.
+    pub(crate) fn restarted(&self) {
+        self.down.store(false, Ordering::Release);
+    }
+
+    /// Whether the device is restarting.
+    pub(crate) fn is_down(&self) -> bool {
+        self.down.load(Ordering::Acquire)
+    }
+
+    /// How often the device has restarted.
+    pub(crate) fn resets(&self) -> u32 {
+        self.resets.load(Ordering::Acquire)
     }
 
     /// What the host last told the player.
@@ -142,9 +178,21 @@ impl Registers {
         Ok(Pass { windows, beats, spacing })
     }
 
-    /// The host's ring, once all of it has been written.
+    /// Where frames go, once all of it has been written.
     pub(crate) fn target(&self) -> Option<Target> {
-        self.vp.target()
+        self.vp.target(&self.blocks)
+    }
+
+    /// How often what [`target`](Self::target) tells may have changed.
+    pub(crate) fn target_changes(&self) -> u32 {
+        self.vp.changes.load(Ordering::Acquire)
+    }
+
+    /// Tells the host the PSN of the next packet.
+    pub(crate) fn set_psn(&self, psn: Psn) {
+        if self.layout.personality == Personality::Fpga {
+            self.blocks.set(Vp::Psn.at(self.vp.base), psn.get());
+        }
     }
 
     /// A loop is forgotten as soon as the next one is ordered, so that nobody takes the one for the other.
@@ -276,33 +324,6 @@ impl Pass {
     }
 }
 
-/// Where windows go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Target {
-    pub(crate) qpn: Qpn,
-    pub(crate) rkey: Rkey,
-    /// Byte address of page 0.
-    pub(crate) base: u64,
-    /// Bytes from page to page.
-    pub(crate) stride: u64,
-    pub(crate) pages: u32,
-    /// Unspecified where the host has not written it.
-    pub(crate) ip: Ipv4Addr,
-}
-
-impl Target {
-    /// The page that window `k` of a pass goes to.
-    #[allow(clippy::cast_possible_truncation)] // below `pages`
-    pub(crate) fn page(&self, k: u64) -> u32 {
-        (k % u64::from(self.pages)) as u32
-    }
-
-    /// The byte address of a page.
-    pub(crate) fn address(&self, page: u32) -> u64 {
-        self.base.wrapping_add(u64::from(page) * self.stride)
-    }
-}
-
 /// Registers that only hold what was written.
 struct Storage {
     base: u32,
@@ -315,51 +336,144 @@ impl Storage {
     }
 
     fn word(&self, address: u32) -> Option<&AtomicU32> {
-        self.words.get(self.index(address)?)
+        self.words.get(address.checked_sub(self.base)? as usize / 4)
     }
 
-    fn index(&self, address: u32) -> Option<usize> {
-        Some(address.checked_sub(self.base)? as usize / 4)
+    fn reset(&self) {
+        self.words.iter().for_each(|word| word.store(0, Ordering::Release));
     }
 }
 
+/// The virtual port that streams, and its bit in its host interface's mask.
 struct VirtualPort {
+    personality: Personality,
     base: u32,
-    words: Storage,
+    mask: u32,
+    has_old_layout: bool,
     /// A bit per register written since the queue pair was last set to 0.
     written: AtomicU32,
+    /// How often the ring's registers have been written.
+    configured: AtomicU32,
+    /// Odd while a register is being written.
+    changes: AtomicU32,
 }
 
 impl VirtualPort {
-    fn write(&self, address: u32, value: u32) -> Option<()> {
-        self.words.word(address)?.store(value, Ordering::Relaxed);
-        let written = match (self.words.index(address)?, value) {
-            (0, 0) => 0,
-            (index, _) => self.written.load(Ordering::Relaxed) | 1 << index,
+    fn at(layout: Layout) -> Self {
+        let ports = match layout.personality {
+            Personality::Fpga => regs::VP_COUNT,
+            Personality::Lenient => 1,
         };
-        self.written.store(written, Ordering::Release); // pairs with `target`
-        Some(())
+        let index = layout.vp_address.checked_sub(VP_ADDRESS).map(|offset| offset / VP_STRIDE);
+        let index = index.filter(|&index| index < ports).unwrap_or(0);
+        Self {
+            personality: layout.personality,
+            base: VP_ADDRESS + index * VP_STRIDE,
+            mask: 1 << index,
+            has_old_layout: has_old_layout(layout.hsb_ip_version),
+            written: AtomicU32::new(0),
+            configured: AtomicU32::new(0),
+            changes: AtomicU32::new(0),
+        }
     }
 
-    fn target(&self) -> Option<Target> {
-        let needed = [Vp::Qp, Vp::Rkey, Vp::PageInc, Vp::MaxBuff];
-        let needed = needed.into_iter().fold(0, |bits, register| bits | 1 << (register as u32 / 4));
-        if self.written.load(Ordering::Acquire) & needed != needed {
+    /// Its own registers, and those of the host interface.
+    fn concerns(&self, address: u32) -> bool {
+        let within = |base: u32, bytes| (base..base + bytes).contains(&address);
+        within(self.base, VP_BYTES) || within(HIF_ADDRESS, HIF_BYTES)
+    }
+
+    fn change(&self, address: u32, value: u32, blocks: &Blocks) -> Option<()> {
+        self.begin_change();
+        let written = blocks.write(address, value);
+        let offset = address.checked_sub(self.base).filter(|&offset| offset < VP_BYTES);
+        if let (Some(offset), Some(())) = (offset, written) {
+            self.note(offset, value);
+        }
+        self.end_change();
+        written
+    }
+
+    fn begin_change(&self) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::Release); // what is written from here on is not seen before; pairs with `target`
+    }
+
+    fn end_change(&self) {
+        self.changes.fetch_add(1, Ordering::Release); // pairs with `target`
+    }
+
+    fn note(&self, offset: u32, value: u32) {
+        let written = match (offset, value) {
+            (0, 0) => 0,
+            _ => self.written.load(Ordering::Relaxed) | 1 << (offset / 4),
+        };
+        self.written.store(written, Ordering::Relaxed);
+        if offset <= Vp::MaxBuff as u32 {
+            self.configured.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn forget(&self, blocks: &Blocks) {
+        self.begin_change();
+        blocks.reset();
+        self.written.store(0, Ordering::Relaxed);
+        self.end_change();
+    }
+
+    /// Read between two writes; a write takes no longer than a few of them.
+    fn target(&self, blocks: &Blocks) -> Option<Target> {
+        loop {
+            let before = self.changes.load(Ordering::Acquire);
+            let target = self.read(blocks);
+            fence(Ordering::Acquire);
+            if before.is_multiple_of(2) && before == self.changes.load(Ordering::Relaxed) {
+                return target;
+            }
+            thread::yield_now();
+        }
+    }
+
+    fn read(&self, blocks: &Blocks) -> Option<Target> {
+        let ring = if self.has_old_layout { OldVp::BufferMask as u32 } else { Vp::MaxBuff as u32 };
+        let needed = [Vp::Qp as u32, Vp::Rkey as u32, ring];
+        let needed = needed.into_iter().fold(0, |bits, offset| bits | 1 << (offset / 4));
+        if self.written.load(Ordering::Relaxed) & needed != needed {
             return None;
         }
-        let base = u64::from(self.register(Vp::PageMsb)) << 32 | u64::from(self.register(Vp::PageLsb));
+        let vp = |register: Vp| blocks.get(register.at(self.base));
+        let port = vp(Vp::HostUdpPort);
+        let (packet_mask, streams) = match self.personality {
+            Personality::Fpga => (FPGA_PACKET_MASK, blocks.get(Hif::VpMask.at(HIF_ADDRESS)) & self.mask != 0),
+            Personality::Lenient => (LENIENT_PACKET_MASK, port & UDP_PORT_MASK != 0),
+        };
         Some(Target {
-            qpn: Qpn::from_low_bits(self.register(Vp::Qp)),
-            rkey: Rkey::new(self.register(Vp::Rkey)),
-            base,
-            stride: u64::from(self.register(Vp::PageInc)) * u64::from(PAGE_UNIT),
-            pages: (self.register(Vp::MaxBuff) & regs::LAST_PAGE_MASK) + 1,
-            ip: Ipv4Addr::from_bits(self.register(Vp::HostIp)),
+            qpn: Qpn::from_low_bits(vp(Vp::Qp)),
+            rkey: Rkey::new(vp(Vp::Rkey)),
+            pages: self.pages(blocks),
+            frame_size: vp(Vp::BufferLength),
+            packet: (blocks.get(Hif::PacketSize.at(HIF_ADDRESS)) & packet_mask) * PAGE_UNIT,
+            metadata: port & regs::METADATA_OFF == 0,
+            ip: Ipv4Addr::from_bits(vp(Vp::HostIp)),
+            streams,
+            configured: self.configured.load(Ordering::Relaxed),
         })
     }
 
-    fn register(&self, register: Vp) -> u32 {
-        self.words.word(register.at(self.base)).map_or(0, |word| word.load(Ordering::Relaxed))
+    fn pages(&self, blocks: &Blocks) -> Pages {
+        if self.has_old_layout {
+            let address = |page: OldVp| u64::from(blocks.get(page.at(self.base))) * u64::from(PAGE_UNIT);
+            let used = blocks.get(OldVp::BufferMask.at(self.base));
+            return Pages::Listed { addresses: OldVp::PAGES.map(address), used };
+        }
+        let vp = |register: Vp| blocks.get(register.at(self.base));
+        let [pages, unaligned] = [vp(Vp::MaxBuff), vp(Vp::PageLsb)];
+        Pages::Strided {
+            base: u64::from(vp(Vp::PageMsb)) << 32 | u64::from(unaligned & !(PAGE_UNIT - 1)),
+            stride: u64::from(vp(Vp::PageInc) & STRIDE_MASK) * u64::from(PAGE_UNIT),
+            first: pages >> 16 & regs::LAST_PAGE_MASK,
+            last: pages & regs::LAST_PAGE_MASK,
+        }
     }
 }
 
@@ -386,6 +500,10 @@ impl PlayerRegisters {
         Some(())
     }
 
+    fn reset(&self) {
+        self.words.reset();
+    }
+
     fn register(&self, register: Player) -> u32 {
         self.read(register.address()).unwrap_or(0)
     }
@@ -399,6 +517,10 @@ pub(crate) struct PlaybackRam {
 impl PlaybackRam {
     fn new() -> Self {
         Self { words: (0..PLAYBACK_RAM.banks * PLAYBACK_RAM.words).map(|_| AtomicU32::new(0)).collect() }
+    }
+
+    fn reset(&self) {
+        self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }
 
     /// Puts the bytes of `window` into `out`, as many as fit.
@@ -426,29 +548,34 @@ fn words_of(value: u64) -> [u32; 2] {
     [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h])]
 }
 
-fn check_places(vp_address: u32, hif_address: u32) -> Result<(), EmulatorError> {
-    let vp = (VP_NAME, vp_address, VP_WORDS);
-    let hif = (HIF_NAME, hif_address, 4);
-    let taken: Vec<_> = PLAIN.into_iter().chain(FIXED).collect();
-    check_place(vp, &taken)?;
-    check_place(hif, &[taken, vec![vp]].concat())
+/// A block that was moved must lie on nothing else.
+fn check_places(layout: Layout, vp: &VirtualPort, blocks: &Blocks) -> Result<(), EmulatorError> {
+    let Layout { vp_address, hif_address, .. } = layout;
+    if vp_address != vp.base {
+        check_place((VP_NAME, vp_address, VP_BYTES), &FIXED, blocks)?;
+    }
+    if hif_address != HIF_ADDRESS {
+        let taken = [&FIXED[..], &[(VP_NAME, vp_address, VP_BYTES / 4)]].concat();
+        check_place((HIF_NAME, hif_address, HIF_BYTES), &taken, blocks)?;
+    }
+    Ok(())
 }
 
 fn check_place(
-    (block, address, words): (&'static str, u32, u32),
+    (block, address, bytes): (&'static str, u32, u32),
     taken: &[(&'static str, u32, u32)],
+    blocks: &Blocks,
 ) -> Result<(), EmulatorError> {
-    let span = |base: u32, words: u32| u64::from(base)..u64::from(base) + 4 * u64::from(words);
-    let wanted = span(address, words);
-    let overlap = |other: &Range<u64>| wanted.start < other.end && other.start < wanted.end;
-    let clash = taken.iter().find(|&&(_, base, words)| overlap(&span(base, words)));
-    let other = match clash {
-        Some(&(other, _, _)) => other,
-        None if !address.is_multiple_of(4) => "boundary of a register",
-        None if wanted.end > 1 << 32 => "end of the address space",
-        None => return Ok(()),
-    };
-    Err(EmulatorError::Overlap { block, address, other })
+    let refuse = |other| Err(EmulatorError::Overlap { block, address, other });
+    let Some(end) = address.checked_add(bytes) else { return refuse("end of the address space") };
+    let overlaps = |other: Range<u32>| address < other.end && other.start < end;
+    let clash = taken.iter().find(|&&(_, base, words)| overlaps(base..base + 4 * words));
+    match clash {
+        Some(&(other, _, _)) => refuse(other),
+        None if !address.is_multiple_of(4) => refuse("boundary of a register"),
+        None if blocks.occupies(&(address..end)) => refuse("FPGA's own registers"),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -457,10 +584,20 @@ mod tests {
 
     use super::*;
 
-    const VP: u32 = regs::VP_ADDRESS;
+    const VP: u32 = VP_ADDRESS;
+
+    fn layout(personality: Personality, hsb_ip_version: u16) -> Layout {
+        let hif_address = regs::EMULATOR_HIF_ADDRESS;
+        Layout { personality, hsb_ip_version, vp_address: VP, hif_address }
+    }
+
+    fn registers_of(personality: Personality) -> Registers {
+        let layout = layout(personality, personality.hsb_ip_version());
+        Registers::new(layout).expect("the default places are free")
+    }
 
     fn registers() -> Registers {
-        Registers::new(0x2606, VP, regs::EMULATOR_HIF_ADDRESS).expect("the default places are free")
+        registers_of(Personality::Fpga)
     }
 
     fn write_all(registers: &Registers, writes: &[(u32, u32)]) {
@@ -471,109 +608,240 @@ mod tests {
 
     #[test]
     fn the_blocks_that_a_host_touches_hold_what_it_writes() {
-        let registers = registers();
-        let plain = [
-            0x4,
-            0x8,
-            0x10C,
-            0x110,
-            0x188,
-            0x204,
-            0x22C,
-            0x2080,
-            0x2FFC,
-            0x0100_000C,
-            0x0120_0000,
-            0x0804,
-            0x080C,
-            0x1000,
-            0x102C,
-            0x1034,
-            0x5000_0004,
-            0x5000_0010,
-            0x5010_0000,
-            0x5010_7FFC,
-            0x4000_0000,
-            0xE000_0020,
-        ];
-        for address in plain {
-            write_all(&registers, &[(address, address ^ 0x55)]);
-            assert_eq!(registers.read(address), Some(address ^ 0x55), "{address:#x}");
-            assert_eq!(registers.read(address | 3), Some(address ^ 0x55));
+        for personality in [Personality::Fpga, Personality::Lenient] {
+            let registers = registers_of(personality);
+            for address in [
+                0x10C,
+                0x2080,
+                0x0100_000C,
+                0x0120_0000,
+                0x0804,
+                0x080C,
+                0x1000,
+                0x102C,
+                0x5000_0004,
+                0x5000_0010,
+                0x5010_0000,
+                0x5010_7FFC,
+                0x4000_0000,
+                0xE000_0020,
+            ] {
+                write_all(&registers, &[(address, address ^ 0x55)]);
+                assert_eq!(registers.read(address), Some(address ^ 0x55), "{address:#x}");
+                assert_eq!(registers.read(address | 3), Some(address ^ 0x55));
+            }
+            assert_eq!(registers.read(0x80), Some(personality.hsb_ip_version().into()));
+            assert_eq!(registers.read(0xE000_0000), Some(regs::LOOP_MAGIC));
         }
-        assert_eq!(registers.read(0x80), Some(0x2606));
-        assert_eq!(registers.read(0xE000_0000), Some(regs::LOOP_MAGIC));
-    }
-
-    #[test]
-    fn a_host_may_start_up_and_reset() {
-        let starting = [
-            0x110, 0x114, 0x118, 0x10C, 0x104, 0x224, 0x204, 0x208, 0x20C, 0x228, 0x22C, 0x210, 0x214, 0x218,
-            0x21C, 0x220, 0x2080, 0x8, 0x4,
-        ];
-        write_all(&registers(), &starting.map(|address| (address, 1)));
     }
 
     #[test]
     fn elsewhere_is_no_register() {
-        let registers = registers();
-        let nothing =
-            [0x0, 0xC, 0x1FC, 0x1038, 0x0FFC, 0x0810, 0x4000_0004, 0x5000_0000, 0x5000_0014, 0x5010_8000];
-        for address in nothing.into_iter().chain([0x4019_8000, 0xE000_0028, 0xDEAD_0000, u32::MAX]) {
-            assert_eq!((registers.read(address), registers.write(address, 1)), (None, None), "{address:#x}");
+        for personality in [Personality::Fpga, Personality::Lenient] {
+            let registers = registers_of(personality);
+            let nothing = [0xFFC, 0x0814, 0x4000_0004, 0x5000_0000, 0x5000_0014, 0x5010_8000, 0x4019_8000];
+            for address in nothing.into_iter().chain([0xE000_0028, 0xDEAD_0000, u32::MAX]) {
+                let access = (registers.read(address), registers.write(address, 1));
+                assert_eq!(access, (None, None), "{address:#x}");
+            }
+            for read_only in [0x4000_0080, 0x4000_0084, 0x4010_0000] {
+                assert!(registers.read(read_only).is_some() && registers.write(read_only, 1).is_none());
+            }
         }
-        for read_only in [0x80, 0x84, 0x4000_0080, 0x4000_0084, 0x4010_0000] {
-            assert!(registers.read(read_only).is_some() && registers.write(read_only, 1).is_none());
+    }
+
+    #[test]
+    fn moved_blocks_are_found_at_both_places() {
+        let layout = Layout { vp_address: 0x5000, ..layout(Personality::Fpga, 0x2606) };
+        let registers = Registers::new(layout).expect("free places");
+        let pairs = [(0x0804, 0x0200_0304), (0x0810, 0x0200_0310), (0x5000, 0x1000), (0x502C, 0x102C)];
+        for (moved, own) in pairs {
+            write_all(&registers, &[(moved, 7)]);
+            assert_eq!((registers.read(moved), registers.read(own)), (Some(7), Some(7)), "{moved:#x}");
+            write_all(&registers, &[(own, 8)]);
+            assert_eq!(registers.read(moved), Some(8), "{moved:#x}");
         }
     }
 
     #[test]
     fn movable_blocks_must_not_lie_on_others() {
-        let clash = |vp, hif| match Registers::new(0, vp, hif) {
-            Err(EmulatorError::Overlap { block, other, .. }) => Some((block, other)),
-            _ => None,
+        const OWN: &str = "FPGA's own registers";
+        let clash = |personality, vp_address, hif_address| {
+            let layout = Layout { vp_address, hif_address, ..layout(personality, 0x2606) };
+            match Registers::new(layout) {
+                Err(EmulatorError::Overlap { block, other, .. }) => Some((block, other)),
+                _ => None,
+            }
         };
-        assert_eq!(clash(0x1000, regs::HIF_ADDRESS), None);
-        assert_eq!(clash(0x1040, 0x0800), None);
-        assert_eq!(clash(0x1000, 0x1030), Some((HIF_NAME, VP_NAME)));
-        assert_eq!(clash(0x1FE0, 0x0800), Some((VP_NAME, "event sequencer")));
-        assert_eq!(clash(0x1000, 0x5010_0000), Some((HIF_NAME, "playback memory")));
-        assert_eq!(clash(0x1002, 0x0800), Some((VP_NAME, "boundary of a register")));
-        assert_eq!(clash(0xFFFF_FFF0, 0x0800), Some((VP_NAME, "end of the address space")));
+        let fpga = |vp, hif| clash(Personality::Fpga, vp, hif);
+        assert_eq!(fpga(0x1000, HIF_ADDRESS), None);
+        assert_eq!(fpga(0x17C0, 0x0800), None);
+        assert_eq!(fpga(0x1800, 0x0800), None);
+        assert_eq!(fpga(0x1030, 0x0800), Some((VP_NAME, OWN)));
+        assert_eq!(fpga(0x1000, 0x17F0), Some((HIF_NAME, OWN)));
+        assert_eq!(fpga(0x1FE0, 0x0800), Some((VP_NAME, OWN)));
+        assert_eq!(fpga(0x5000, 0x5030), Some((HIF_NAME, VP_NAME)));
+        assert_eq!(fpga(0x1000, 0x5010_0000), Some((HIF_NAME, "playback memory")));
+        assert_eq!(fpga(0x1802, 0x0800), Some((VP_NAME, "boundary of a register")));
+        assert_eq!(fpga(0xFFFF_FFF0, 0x0800), Some((VP_NAME, "end of the address space")));
+        let lenient = |vp, hif| clash(Personality::Lenient, vp, hif);
+        assert_eq!(lenient(0x1040, 0x0800), None);
+        assert_eq!(lenient(0x1010, 0x0800), Some((VP_NAME, OWN)));
+    }
+
+    /// What a host writes for a ring of 128 pages of 384 bytes, but for the mask.
+    const RING: [(Vp, u32); 9] = [
+        (Vp::BufferLength, 64),
+        (Vp::HostIp, 0x7F00_0009),
+        (Vp::HostUdpPort, 4791),
+        (Vp::Qp, 0x123),
+        (Vp::Rkey, 0xCAFE),
+        (Vp::PageLsb, 0x80),
+        (Vp::PageMsb, 2),
+        (Vp::PageInc, 3),
+        (Vp::MaxBuff, 1 << 16 | 127),
+    ];
+
+    fn write_ring(registers: &Registers) {
+        for (register, value) in RING {
+            assert_eq!(registers.target(), None);
+            write_all(registers, &[(register.at(VP), value)]);
+        }
+    }
+
+    fn target() -> Target {
+        Target {
+            qpn: Qpn::from_low_bits(0x123),
+            rkey: Rkey::new(0xCAFE),
+            pages: Pages::Strided { base: (2 << 32) + 0x80, stride: 384, first: 1, last: 127 },
+            frame_size: 64,
+            packet: 0xCE * 128,
+            metadata: true,
+            ip: Ipv4Addr::new(127, 0, 0, 9),
+            streams: false,
+            configured: 6,
+        }
     }
 
     #[test]
     fn the_ring_is_known_once_all_of_it_is_written() {
         let registers = registers();
-        let ring = [
-            (Vp::HostIp, 0x7F00_0009),
-            (Vp::Qp, 0x123),
-            (Vp::Rkey, 0xCAFE),
-            (Vp::PageLsb, 0),
-            (Vp::PageMsb, 2),
-            (Vp::PageInc, 3),
-            (Vp::MaxBuff, 127),
-        ];
-        for (register, value) in ring {
-            assert_eq!(registers.target(), None);
-            write_all(&registers, &[(register.at(VP), value)]);
-        }
-        let target = registers.target().expect("written");
-        let expected = Target {
-            qpn: Qpn::from_low_bits(0x123),
-            rkey: Rkey::new(0xCAFE),
-            base: 2 << 32,
-            stride: 384,
-            pages: 128,
-            ip: Ipv4Addr::new(127, 0, 0, 9),
-        };
-        assert_eq!(target, expected);
-        assert_eq!((target.page(127), target.page(128), target.address(2)), (127, 0, (2 << 32) + 768));
+        write_ring(&registers);
+        assert_eq!(registers.target(), Some(target()), "the size of packets is what a reset leaves");
+
+        let before = registers.target_changes();
+        write_all(&registers, &[(0x0200_0304, 11), (0x102C, 4791 | regs::METADATA_OFF), (0x080C, 1)]);
+        assert_ne!(registers.target_changes(), before);
+        let streaming = Target { packet: 1408, metadata: false, streams: true, ..target() };
+        assert_eq!(registers.target(), Some(streaming));
+        write_all(&registers, &[(0x080C, 0xFFFF_FFFE)]);
+        assert!(registers.target().is_some_and(|target| !target.streams), "another port's bits");
 
         write_all(&registers, &[(Vp::Qp.at(VP), 0)]);
         assert_eq!(registers.target(), None, "unconfigured");
         write_all(&registers, &[(Vp::Qp.at(VP), 0x124)]);
         assert_eq!(registers.target(), None, "the key is still the old one's");
+    }
+
+    #[test]
+    fn the_emulator_has_no_use_for_the_mask() {
+        let registers = registers_of(Personality::Lenient);
+        write_ring(&registers);
+        write_all(&registers, &[(0x0804, 0x20B)]);
+        let streaming = Target { packet: 11 * 128, streams: true, ..target() };
+        assert_eq!(registers.target(), Some(streaming), "and counts a packet's bytes with 16 bits");
+        write_all(&registers, &[(0x102C, regs::METADATA_OFF)]);
+        assert!(registers.target().is_some_and(|target| !target.streams), "no port to send to");
+    }
+
+    #[test]
+    fn another_virtual_port_has_another_bit() {
+        let layout = Layout { vp_address: 0x1080, ..layout(Personality::Fpga, 0x2606) };
+        let registers = Registers::new(layout).expect("a port of the FPGA");
+        write_all(&registers, &RING.map(|(register, value)| (register.at(0x1080), value)));
+        let streams = |mask| {
+            write_all(&registers, &[(0x0200_030C, mask)]);
+            registers.target().expect("written").streams
+        };
+        assert_eq!([1, 2, 4, 6].map(streams), [false, false, true, true]);
+    }
+
+    #[test]
+    fn old_versions_have_a_register_per_page() {
+        let registers = Registers::new(layout(Personality::Fpga, 0x2510)).expect("free places");
+        write_all(
+            &registers,
+            &[(Vp::Qp.at(VP), 5), (Vp::Rkey.at(VP), 6), (0x1008, 1), (0x100C, 0x80), (0x1010, 3)],
+        );
+        assert_eq!(registers.target(), None);
+        write_all(&registers, &[(0x101C, 0b111)]);
+        let expected = Pages::Listed { addresses: [0x80, 0x4000, 0x180, 0], used: 0b111 };
+        assert_eq!(registers.target().map(|target| target.pages), Some(expected));
+    }
+
+    #[test]
+    fn a_restart_forgets_everything() {
+        let registers = registers();
+        write_ring(&registers);
+        write_all(
+            &registers,
+            &[
+                (0x080C, 1),
+                (Player::Timer.address(), 1),
+                (PLAYBACK_RAM.base, 2),
+                (CaptureRegister::Control.address(), regs::CAPTURE_ENABLE),
+                (LoopStats::Ack.address(), 3),
+                (Player::Enable.address(), regs::ENABLE_SINGLE),
+            ],
+        );
+        registers.set_psn(Psn::new(9));
+        assert_eq!(registers.read(0x103C), Some(9));
+        let order = registers.order();
+        registers.restart();
+        assert!(registers.is_down() && registers.resets() == 1);
+        assert_eq!(registers.target(), None);
+        assert_ne!(registers.order(), order);
+        let mut addresses = RING.map(|(register, _)| register.at(VP)).to_vec();
+        addresses.extend([
+            0x103C,
+            0x080C,
+            Player::Timer.address(),
+            Player::Enable.address(),
+            PLAYBACK_RAM.base,
+        ]);
+        addresses.extend([CaptureRegister::Control.address(), LoopStats::Ack.address()]);
+        for address in addresses {
+            assert_eq!(registers.read(address), Some(0), "{address:#x}");
+        }
+        assert_eq!(registers.read(LoopStats::Magic.address()), Some(regs::LOOP_MAGIC));
+        registers.restarted();
+        assert!(!registers.is_down());
+    }
+
+    /// A target is never half of one configuration and half of another.
+    #[test]
+    fn targets_are_read_between_writes() {
+        let registers = registers();
+        write_ring(&registers);
+        write_all(&registers, &[(Vp::PageMsb.at(VP), 0)]);
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut seen = 0;
+                while seen < 2000 {
+                    let target = registers.target().expect("written");
+                    let Pages::Strided { base, .. } = target.pages else { panic!("{target:?}") };
+                    assert!(base >> 32 <= base >> 7 & 0xFFFF, "{target:?}");
+                    seen += 1;
+                }
+            });
+            let mut round = 3_u32;
+            while !reader.is_finished() {
+                round = (round + 1) % 0x8000;
+                // The low word first: at no time is the high word ahead of it.
+                write_all(&registers, &[(Vp::PageMsb.at(VP), 0), (Vp::PageLsb.at(VP), round << 7)]);
+                write_all(&registers, &[(Vp::PageMsb.at(VP), round)]);
+            }
+        });
     }
 
     #[test]

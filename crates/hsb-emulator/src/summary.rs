@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::announce::EnumerationCounts;
 use crate::control::ControlCounts;
 
 /// So many ids are kept; of the rest only the number.
@@ -21,8 +22,14 @@ pub struct Summary {
     pub send_errors: IdList<u32>,
     /// Windows without an answer, by request id.
     pub timeouts: IdList<u32>,
+    /// Packets of the windows sent, metadata included.
+    pub packets: u64,
+    /// Windows that the virtual port let out of the FPGA no more: its mask was off, or it was unconfigured.
+    pub masked: u64,
     /// Answers to no window in flight: late, twice, or foreign.
     pub late: u64,
+    /// Messages that an FPGA does not take: WRITEs, and SENDs with an immediate.
+    pub ignored: u64,
     /// Windows still in flight when the run was stopped, or when the host ordered something else.
     pub abandoned: u64,
     /// Passes that could not be played, or broke off.
@@ -33,6 +40,8 @@ pub struct Summary {
     pub round_trips: RoundTrips,
     /// What the control plane saw.
     pub control: ControlCounts,
+    /// What came of its announcements; `None` where it makes none.
+    pub enumeration: Option<EnumerationCounts>,
     /// Counters of the wire below the queue pair in use last, as the device names them.
     pub wire: Vec<(&'static str, u64)>,
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use hsb_emulator::{Config, Emulator, Summary};
 use roce_core::{
-    Device, PeerEndpoint, QpAttr, Qpn, RecvCompletion, RecvKind, RecvWr, RegionId, Rkey, SendWr, Sge, UcQp,
-    UcRecv, UcSend, Verb,
+    Device, ImmediateLayout, PeerEndpoint, QpAttr, Qpn, RecvCompletion, RecvKind, RecvWr, RegionId, Rkey,
+    SendWr, Sge, UcQp, UcRecv, UcSend, Verb,
 };
 use roce_rendezvous::hsb::ecb::Pair;
 use roce_rendezvous::hsb::regs::{self, CAPTURE_RAM, Capture, LoopStats, PLAYBACK_RAM, Player};
@@ -18,6 +18,19 @@ use roce_rendezvous::hsb::sample::{SAMPLE_WORDS, Sample};
 use roce_rendezvous::hsb::{BlockingClient, RoceConfig, Timing};
 use roce_ring::{Geometry, MemoryOptions, Ring};
 use roce_soft::{SoftConfig, SoftDevice, SoftQp};
+
+/// Makes a test of each function, for either personality.
+#[macro_export]
+macro_rules! with_both {
+    ($($test:ident),* $(,)?) => {
+        mod fpga {
+            $(#[test] fn $test() { super::$test(hsb_emulator::Personality::Fpga); })*
+        }
+        mod lenient {
+            $(#[test] fn $test() { super::$test(hsb_emulator::Personality::Lenient); })*
+        }
+    };
+}
 
 /// Far more than anything takes, even on a machine with other work.
 pub const CEILING: Duration = Duration::from_secs(20);
@@ -147,7 +160,7 @@ impl Bridge {
         RoceConfig {
             hif_address: regs::EMULATOR_HIF_ADDRESS,
             base: u64::from(self.first_page.load(Ordering::Relaxed) * self.page_size),
-            ..RoceConfig::new(self.qpn, self.rkey, self.ip, 64, self.page_size, self.pages)
+            ..RoceConfig::new(self.qpn, self.rkey, self.ip, self.page_size, self.page_size, self.pages)
         }
     }
 
@@ -180,7 +193,7 @@ fn serve(
         for completion in &completions[..count] {
             let received = completion.result.expect("a message");
             assert_eq!(received.kind, RecvKind::WriteWithImm);
-            let page = received.imm.expect("an immediate");
+            let page = ImmediateLayout::Hsb.page(received.imm.expect("an immediate"));
             let mut message = vec![0; received.len as usize];
             rx.slot(first_page.load(Ordering::Relaxed) + page).copy_to(0, &mut message);
             recv.post_recv(RecvWr { id: completion.id, offset: 0, len: 1 }).expect("room");
