@@ -97,20 +97,24 @@ fn version() -> Result<String> {
     version.map(str::to_owned).context("cargo metadata knows no version of the C library")
 }
 
-/// Installs into the build directory, with RDMA devices, and builds the examples against that; the prefix, which has them
-/// in `examples`.
-pub(crate) fn with_examples() -> Result<PathBuf> {
+/// C and C++ programs for tests, below the root.
+const PROGRAMS: [&str; 4] = [
+    "examples/ring_caller.c",
+    "examples/ring_service.c",
+    "examples/unified_service.cpp",
+    "crates/roce-capi/tests/c/messages.c",
+];
+
+/// Installs into the build directory, with RDMA devices, and builds C programs against that, which are in `programs` then.
+pub(crate) fn with_c_programs() -> Result<()> {
     let prefix = cargo::target_dir()?.join("installed");
     let options = Options { prefix: prefix.clone(), destdir: None, soft_only: false };
     let links = Links::of(&options);
     ensure!(links == Links::All, "{}", links.told());
     install(&options, &links)?;
-    let programs = prefix.join("examples");
+    let programs = prefix.join("programs");
     std::fs::create_dir_all(&programs).with_context(|| format!("cannot make {}", programs.display()))?;
-    for source in ["ring_caller.c", "ring_service.c", "unified_service.cpp"] {
-        compile(&cargo::root().join("examples").join(source), &prefix, &programs)?;
-    }
-    Ok(prefix)
+    PROGRAMS.iter().try_for_each(|source| compile(&cargo::root().join(source), &prefix, &programs))
 }
 
 fn compile(source: &Path, prefix: &Path, to: &Path) -> Result<()> {

@@ -58,25 +58,35 @@ enum mode { THREADS, FORWARD, RX_ONLY, TX_ONLY, UNIFIED };
 
 typedef cpu_roce_transceiver_t handle;
 
-/* A soft device at this address. */
-static inline const char *device_at(const char *ip) {
+/* A place is an address, for a soft device there, or DEVICE@ADDRESS. */
+static inline const char *ip_of(const char *place) {
+  const char *at = strchr(place, '@');
+  return at ? at + 1 : place;
+}
+
+static inline const char *device_at(const char *place) {
   static _Thread_local char name[64];
-  snprintf(name, sizeof name, "soft:%s", ip);
+  const char *ip = ip_of(place);
+  if (ip == place)
+    snprintf(name, sizeof name, "soft:%s", ip);
+  else
+    snprintf(name, sizeof name, "%.*s", (int)(ip - place - 1), place);
   return name;
 }
 
-static inline handle create(const char *ip, enum mode mode, cpu_roce_tx_mode_t tx_mode) {
-  handle h = cpu_roce_create_transceiver(device_at(ip), 1, 0, FRAME_SIZE, PAGE_SIZE, PAGES, NULL, mode == FORWARD,
+static inline handle create(const char *place, enum mode mode, cpu_roce_tx_mode_t tx_mode) {
+  handle h = cpu_roce_create_transceiver(device_at(place), 1, 0, FRAME_SIZE, PAGE_SIZE, PAGES, NULL, mode == FORWARD,
                                          mode == RX_ONLY, mode == TX_ONLY, mode == UNIFIED, tx_mode, 0, 0);
   CHECK(h);
+  cpu_roce_set_local_ip(h, ip_of(place));
   return h;
 }
 
 /* Both ends, set up and connected with each other. */
-static inline void connect_pair(handle a, const char *ip_a, handle b, const char *ip_b) {
+static inline void connect_pair(handle a, const char *place_a, handle b, const char *place_b) {
   CHECK(cpu_roce_setup(a) == 1 && cpu_roce_setup(b) == 1);
-  CHECK(cpu_roce_connect(a, cpu_roce_get_qp_number(b), ip_b, cpu_roce_get_rkey(b)) == 1);
-  CHECK(cpu_roce_connect(b, cpu_roce_get_qp_number(a), ip_a, cpu_roce_get_rkey(a)) == 1);
+  CHECK(cpu_roce_connect(a, cpu_roce_get_qp_number(b), ip_of(place_b), cpu_roce_get_rkey(b)) == 1);
+  CHECK(cpu_roce_connect(b, cpu_roce_get_qp_number(a), ip_of(place_a), cpu_roce_get_rkey(a)) == 1);
 }
 
 static inline void *monitor_body(void *h) {
@@ -152,7 +162,7 @@ static inline uint64_t take(struct ring rx, unsigned slot) {
   return value;
 }
 
-/* A program of named cases: PROGRAM CASE ADDRESS ADDRESS. */
+/* A program of named cases: PROGRAM CASE PLACE PLACE. */
 struct test_case {
   const char *name;
   void (*run)(const char *ip_a, const char *ip_b);

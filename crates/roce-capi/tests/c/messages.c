@@ -4,9 +4,9 @@
 #define MESSAGES 400
 
 /* Threads on both ends; every message is answered in the slot of its own index. */
-static void echo(const char *ip_a, const char *ip_b, cpu_roce_tx_mode_t there, cpu_roce_tx_mode_t back) {
-  handle a = create(ip_a, THREADS, there), b = create(ip_b, THREADS, back);
-  connect_pair(a, ip_a, b, ip_b);
+static void echo(const char *place_a, const char *place_b, cpu_roce_tx_mode_t there, cpu_roce_tx_mode_t back) {
+  handle a = create(place_a, THREADS, there), b = create(place_b, THREADS, back);
+  connect_pair(a, place_a, b, place_b);
   pthread_t monitors[] = {monitor(a), monitor(b)};
   struct ring out = tx_ring(a), in = rx_ring(a), service_in = rx_ring(b), service_out = tx_ring(b);
   for (uint64_t n = 0; n < MESSAGES; n++) {
@@ -25,14 +25,14 @@ static void echo(const char *ip_a, const char *ip_b, cpu_roce_tx_mode_t there, c
   join(monitors[1]);
 }
 
-static void echo_write_send(const char *ip_a, const char *ip_b) { echo(ip_a, ip_b, WRITE, SEND); }
-static void echo_send_send(const char *ip_a, const char *ip_b) { echo(ip_a, ip_b, SEND, SEND); }
-static void echo_write_write(const char *ip_a, const char *ip_b) { echo(ip_a, ip_b, WRITE, WRITE); }
+static void echo_write_send(const char *place_a, const char *place_b) { echo(place_a, place_b, WRITE, SEND); }
+static void echo_send_send(const char *place_a, const char *place_b) { echo(place_a, place_b, SEND, SEND); }
+static void echo_write_write(const char *place_a, const char *place_b) { echo(place_a, place_b, WRITE, WRITE); }
 
 /* One-way pairs, and what comes back from forward. */
-static void modes(const char *ip_a, const char *ip_b) {
-  handle a = create(ip_a, TX_ONLY, WRITE), b = create(ip_b, RX_ONLY, SEND);
-  connect_pair(a, ip_a, b, ip_b);
+static void modes(const char *place_a, const char *place_b) {
+  handle a = create(place_a, TX_ONLY, WRITE), b = create(place_b, RX_ONLY, SEND);
+  connect_pair(a, place_a, b, place_b);
   pthread_t monitors[] = {monitor(a), monitor(b)};
   for (uint64_t n = 0; n < 100; n++) {
     publish(tx_ring(a), n % PAGES, n + 7);
@@ -49,9 +49,9 @@ static void modes(const char *ip_a, const char *ip_b) {
   join(monitors[0]);
   join(monitors[1]);
 
-  a = create(ip_a, THREADS, WRITE);
-  b = create(ip_b, FORWARD, WRITE);
-  connect_pair(a, ip_a, b, ip_b);
+  a = create(place_a, THREADS, WRITE);
+  b = create(place_b, FORWARD, WRITE);
+  connect_pair(a, place_a, b, place_b);
   monitors[0] = monitor(a);
   monitors[1] = monitor(b);
   for (n = 0; n < 100; n++) {
@@ -66,9 +66,9 @@ static void modes(const char *ip_a, const char *ip_b) {
 }
 
 /* A slot that was never published holds nothing up. */
-static void later_slot_first(const char *ip_a, const char *ip_b) {
-  handle a = create(ip_a, TX_ONLY, WRITE), b = create(ip_b, RX_ONLY, SEND);
-  connect_pair(a, ip_a, b, ip_b);
+static void later_slot_first(const char *place_a, const char *place_b) {
+  handle a = create(place_a, TX_ONLY, WRITE), b = create(place_b, RX_ONLY, SEND);
+  connect_pair(a, place_a, b, place_b);
   pthread_t monitors[] = {monitor(a), monitor(b)};
   publish(tx_ring(a), 1, 11);
   CHECK(take(rx_ring(b), 1) == 11);
@@ -82,10 +82,10 @@ static void later_slot_first(const char *ip_a, const char *ip_b) {
 }
 
 /* Marker values are neither sent nor cleared. */
-static void markers(const char *ip_a, const char *ip_b) {
+static void markers(const char *place_a, const char *place_b) {
   static const uint64_t values[] = {0xEEEEEEEEEEEEEEEEu, 0xDEAD000000000007u, 0xDEADFFFFFFFFFFFFu, 1};
-  handle a = create(ip_a, THREADS, WRITE), b = create(ip_b, THREADS, WRITE);
-  connect_pair(a, ip_a, b, ip_b);
+  handle a = create(place_a, THREADS, WRITE), b = create(place_b, THREADS, WRITE);
+  connect_pair(a, place_a, b, place_b);
   pthread_t monitors[] = {monitor(a), monitor(b)};
   struct ring tx = tx_ring(a), rx = rx_ring(b);
   for (unsigned i = 0; i < 4; i++)
@@ -112,10 +112,10 @@ static void markers(const char *ip_a, const char *ip_b) {
 }
 
 /* A consumer that sleeps for three laps finds the newest message of each slot once, and is told of the others. */
-static void lapped(const char *ip_a, const char *ip_b) {
-  handle a = create(ip_a, TX_ONLY, WRITE), b = create(ip_b, RX_ONLY, SEND);
+static void lapped(const char *place_a, const char *place_b) {
+  handle a = create(place_a, TX_ONLY, WRITE), b = create(place_b, RX_ONLY, SEND);
   CHECK(cpu_roce_set_option(b, "overrun", "drop") == 1);
-  connect_pair(a, ip_a, b, ip_b);
+  connect_pair(a, place_a, b, place_b);
   pthread_t monitors[] = {monitor(a), monitor(b)};
   struct ring tx = tx_ring(a), rx = rx_ring(b);
   for (uint64_t n = 0; n < 3 * PAGES; n++) {
@@ -139,10 +139,10 @@ static void lapped(const char *ip_a, const char *ip_b) {
 }
 
 /* The same, where the owner wants to stop: the monitor returns, and the state says so. */
-static void lapped_and_failed(const char *ip_a, const char *ip_b) {
-  handle a = create(ip_a, TX_ONLY, WRITE), b = create(ip_b, RX_ONLY, SEND);
+static void lapped_and_failed(const char *place_a, const char *place_b) {
+  handle a = create(place_a, TX_ONLY, WRITE), b = create(place_b, RX_ONLY, SEND);
   CHECK(cpu_roce_set_option(b, "overrun", "fail") == 1);
-  connect_pair(a, ip_a, b, ip_b);
+  connect_pair(a, place_a, b, place_b);
   pthread_t monitor_a = monitor(a), monitor_b = monitor(b);
   publish(tx_ring(a), 3, 1);
   WAIT_UNTIL(flag(rx_ring(b), 3) != 0);
@@ -150,7 +150,7 @@ static void lapped_and_failed(const char *ip_a, const char *ip_b) {
   join(monitor_b);
   CHECK(cpu_roce_get_state(b) == CPU_ROCE_STATE_FAILED);
   CHECK_TEXT(cpu_roce_last_error(b), "overwrote slot 3");
-  CHECK(cpu_roce_connect(b, 1, ip_a, 1) == 0);
+  CHECK(cpu_roce_connect(b, 1, ip_of(place_a), 1) == 0);
   cpu_roce_blocking_monitor(b);
   CHECK(take(rx_ring(b), 3) == 2);
   cpu_roce_destroy_transceiver(b);
@@ -159,10 +159,10 @@ static void lapped_and_failed(const char *ip_a, const char *ip_b) {
 }
 
 /* With a third of the messages lost, each of the others is still in the slot that it was sent to. */
-static void losses(const char *ip_a, const char *ip_b) {
-  handle a = create(ip_a, UNIFIED, WRITE), b = create(ip_b, UNIFIED, SEND);
+static void losses(const char *place_a, const char *place_b) {
+  handle a = create(place_a, UNIFIED, WRITE), b = create(place_b, UNIFIED, SEND);
   CHECK(cpu_roce_set_option(a, "faults", "drop=0.33,seed=11") == 1);
-  connect_pair(a, ip_a, b, ip_b);
+  connect_pair(a, place_a, b, place_b);
   struct ring tx = tx_ring(a), rx = rx_ring(b);
   uint64_t received = 0, last = 0;
   for (uint64_t n = 1; n <= 300; n++) {
@@ -184,9 +184,9 @@ static void losses(const char *ip_a, const char *ip_b) {
 }
 
 /* Both ends in unified mode, in this one thread. */
-static void unified(const char *ip_a, const char *ip_b, cpu_roce_tx_mode_t mode) {
-  handle a = create(ip_a, UNIFIED, mode), b = create(ip_b, UNIFIED, mode);
-  connect_pair(a, ip_a, b, ip_b);
+static void unified(const char *place_a, const char *place_b, cpu_roce_tx_mode_t mode) {
+  handle a = create(place_a, UNIFIED, mode), b = create(place_b, UNIFIED, mode);
+  connect_pair(a, place_a, b, place_b);
   uint32_t slot;
   CHECK(cpu_roce_rx_poll(a, &slot) == 0);
   for (uint64_t n = 0; n < MESSAGES; n++) {
@@ -218,8 +218,8 @@ static void unified(const char *ip_a, const char *ip_b, cpu_roce_tx_mode_t mode)
   cpu_roce_destroy_transceiver(b);
 }
 
-static void unified_send(const char *ip_a, const char *ip_b) { unified(ip_a, ip_b, SEND); }
-static void unified_write(const char *ip_a, const char *ip_b) { unified(ip_a, ip_b, WRITE); }
+static void unified_send(const char *place_a, const char *place_b) { unified(place_a, place_b, SEND); }
+static void unified_write(const char *place_a, const char *place_b) { unified(place_a, place_b, WRITE); }
 
 /* The callback of the older generation. */
 struct service {
@@ -261,11 +261,11 @@ static void ask(handle a, uint32_t slot, char what, unsigned char length) {
   CHECK(cpu_roce_tx_publish(a, slot) == 1);
 }
 
-static void callback(const char *ip_a, const char *ip_b) {
-  handle a = create(ip_a, UNIFIED, WRITE), b = create(ip_b, UNIFIED, WRITE);
+static void callback(const char *place_a, const char *place_b) {
+  handle a = create(place_a, UNIFIED, WRITE), b = create(place_b, UNIFIED, WRITE);
   struct service service = {b, 0, 0, 0, 0};
   cpu_roce_set_unified_dispatch(b, answer, &service);
-  connect_pair(a, ip_a, b, ip_b);
+  connect_pair(a, place_a, b, place_b);
   pthread_t thread = monitor(b);
   uint32_t slot;
   for (unsigned n = 0; n < 100; n++) {
@@ -300,10 +300,10 @@ static void callback(const char *ip_a, const char *ip_b) {
 }
 
 /* A program that polled may go over to the callback; closing from outside waits for the loop. */
-static void callback_after_polls(const char *ip_a, const char *ip_b) {
-  handle a = create(ip_a, UNIFIED, SEND), b = create(ip_b, UNIFIED, SEND);
+static void callback_after_polls(const char *place_a, const char *place_b) {
+  handle a = create(place_a, UNIFIED, SEND), b = create(place_b, UNIFIED, SEND);
   struct service service = {b, 0, 0, 0, 0};
-  connect_pair(a, ip_a, b, ip_b);
+  connect_pair(a, place_a, b, place_b);
   uint32_t slot;
   for (unsigned n = 0; n < 100; n++)
     CHECK(cpu_roce_rx_poll(b, &slot) == 0);
