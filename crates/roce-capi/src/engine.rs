@@ -1,11 +1,13 @@
 //! A transceiver on whatever link, and its end for one thread.
 
+use std::ptr;
 use std::sync::Arc;
 
 use roce_core::{Device, LocalEndpoint, PeerEndpoint, UcQp};
 use roce_ring::Ring;
 use roce_transport::{Error, State, Stats, Transceiver, Unified};
 
+use crate::instance::Handle;
 use crate::port::AnyPort;
 
 /// [`Transceiver`], without its link in the type.
@@ -19,7 +21,8 @@ pub(crate) trait Engine: Send + Sync {
     fn stats(&self) -> Stats;
     /// RX and TX; from set-up to close.
     fn rings(&self) -> Option<(Arc<Ring>, Arc<Ring>)>;
-    fn take_port(&self) -> Option<AnyPort>;
+    /// For that handle.
+    fn take_port(&self, handle: Handle) -> Option<AnyPort>;
 }
 
 /// [`Unified`], without its link in the type. [`error`](Self::error) has the reason of a failure.
@@ -29,6 +32,8 @@ pub(crate) trait Port: Send {
     fn tx_publish_len(&mut self, slot: u32, len: u32) -> Result<(), Failed>;
     /// Why the last call failed.
     fn error(&self) -> Error;
+    /// Its handle.
+    fn handle(&self) -> Handle;
 }
 
 /// A call on a [`Port`] failed.
@@ -39,6 +44,7 @@ pub(crate) struct Failed;
 pub(crate) struct UnifiedPort<Q: UcQp> {
     unified: Unified<Q>,
     error: Option<Error>,
+    handle: usize,
 }
 
 impl<D: Device + 'static> Engine for Transceiver<D> {
@@ -74,8 +80,9 @@ impl<D: Device + 'static> Engine for Transceiver<D> {
         self.rx_ring().zip(self.tx_ring())
     }
 
-    fn take_port(&self) -> Option<AnyPort> {
-        Some(AnyPort::new(UnifiedPort { unified: self.take_unified()?, error: None }))
+    fn take_port(&self, handle: Handle) -> Option<AnyPort> {
+        let handle = handle.addr();
+        Some(AnyPort::new(UnifiedPort { unified: self.take_unified()?, error: None, handle }))
     }
 }
 
@@ -105,5 +112,9 @@ impl<Q: UcQp> Port for UnifiedPort<Q> {
 
     fn error(&self) -> Error {
         self.error.clone().unwrap_or(Error::Closed)
+    }
+
+    fn handle(&self) -> Handle {
+        ptr::without_provenance_mut(self.handle)
     }
 }

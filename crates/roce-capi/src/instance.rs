@@ -65,7 +65,7 @@ impl Up {
     /// Whether there is a port now.
     fn attach_port(&self, handle: Handle) -> bool {
         TRANSCEIVERS.attach(handle, || {
-            let port = self.engine.take_port()?;
+            let port = self.engine.take_port(handle)?;
             let entries = port.entries();
             Some((port, entries))
         })

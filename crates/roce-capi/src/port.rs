@@ -97,7 +97,8 @@ unsafe extern "C" fn rx_poll_on<P: Port>(spot: Spot, out_slot: *mut u32) -> c_in
             return unsafe { poll_slowly(spot, out_slot) };
         };
         // SAFETY: the caller vouches for the entries, and this thread has called nothing since.
-        match unsafe { port_of::<P>(&mut favourite) }.rx_poll() {
+        let port = unsafe { port_of::<P>(&mut favourite) };
+        match port.rx_poll() {
             Ok(Some(slot)) => {
                 // SAFETY: not NULL, and the caller vouches for the rest.
                 unsafe { out_slot.write(slot) };
@@ -105,8 +106,9 @@ unsafe extern "C" fn rx_poll_on<P: Port>(spot: Spot, out_slot: *mut u32) -> c_in
             }
             Ok(None) => 0,
             Err(Failed) => {
+                let (handle, why) = (port.handle(), port.error());
                 drop(favourite);
-                failed(RX_POLL, spot.handle())
+                refuse(RX_POLL, handle, why.into())
             }
         }
     })
@@ -119,11 +121,13 @@ unsafe extern "C" fn tx_publish_on<P: Port>(spot: Spot, slot: u32) -> c_int {
     wall(TX_PUBLISH, 0, || {
         let Some(mut favourite) = spot.favourite() else { return publish_slowly(spot, slot) };
         // SAFETY: the caller vouches for the entries, and this thread has called nothing since.
-        match unsafe { port_of::<P>(&mut favourite) }.tx_publish(slot) {
+        let port = unsafe { port_of::<P>(&mut favourite) };
+        match port.tx_publish(slot) {
             Ok(()) => 1,
             Err(Failed) => {
+                let (handle, why) = (port.handle(), port.error());
                 drop(favourite);
-                failed(TX_PUBLISH, spot.handle())
+                refuse(TX_PUBLISH, handle, why.into())
             }
         }
     })
@@ -148,8 +152,7 @@ unsafe fn port_of<'a, P: Port>(favourite: &'a mut Favourite<'_, AnyPort>) -> &'a
 unsafe extern "C" fn poll_slowly(spot: Spot, out_slot: *mut u32) -> c_int {
     wall(RX_POLL, 0, || {
         if out_slot.is_null() {
-            refuse(RX_POLL, spot.handle(), Refusal::Null("out_slot"));
-            return 0;
+            return refuse(RX_POLL, spot.handle(), Refusal::Null("out_slot"));
         }
         let Some(Some(slot)) = drive_slowly(RX_POLL, spot.handle(), |port| port.rx_poll()) else { return 0 };
         // SAFETY: not NULL, and the caller vouches for the rest.
@@ -183,21 +186,16 @@ fn drive_slowly<R>(call: &str, handle: Handle, f: impl Fn(&mut dyn Port) -> Resu
         },
     };
     if result.is_err() {
-        failed(call, handle);
+        let error = TRANSCEIVERS.port(handle, |port| port.get().error());
+        refuse(call, handle, error.unwrap_or(roce_transport::Error::Closed).into());
     }
     result.ok()
 }
 
+/// Reports a refusal of a call that a thread may repeat without end: the same one once. The value to return.
 #[cold]
 #[inline(never)]
-fn failed(call: &str, handle: Handle) -> c_int {
-    let error = TRANSCEIVERS.port(handle, |port| port.get().error());
-    refuse(call, handle, error.unwrap_or(roce_transport::Error::Closed).into());
-    0
-}
-
-/// Reports a refusal of a call that a thread may repeat without end: the same one once.
-fn refuse(call: &str, handle: Handle, why: Refusal) {
+fn refuse(call: &str, handle: Handle, why: Refusal) -> c_int {
     static TOLD: Mutex<Option<BadHandle>> = Mutex::new(None);
     match TRANSCEIVERS.get(handle) {
         Ok(t) => t.tell_once(call, why),
@@ -209,4 +207,5 @@ fn refuse(call: &str, handle: Handle, why: Refusal) {
             }
         }
     }
+    0
 }

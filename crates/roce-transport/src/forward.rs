@@ -19,7 +19,6 @@ pub(crate) struct ForwardLoop<S, R> {
 
 impl<S: UcSend, R: UcRecv> ForwardLoop<S, R> {
     pub(crate) fn run(mut self) -> Result<(), Error> {
-        let frame_size = self.rx.geometry().frame_size();
         let mut backoff = Backoff::new(self.spin);
         while !self.shared.is_stopped() {
             self.tx.progress()?;
@@ -28,7 +27,7 @@ impl<S: UcSend, R: UcRecv> ForwardLoop<S, R> {
                 continue;
             };
             backoff.reset();
-            self.tx.stage_waiting(slot, frame_size)?;
+            self.tx.stage_waiting(slot)?;
             if !self.rx.has_more() {
                 self.tx.flush()?;
             }

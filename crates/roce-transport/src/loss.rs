@@ -9,39 +9,54 @@
 /// can tell: a sender may start at any slot.
 #[derive(Debug)]
 pub(crate) struct SlotSequence {
-    /// [`ANY`] before the first.
-    expected: u32,
+    /// The expected slot while none is missing, else [`NONE`].
+    next: u64,
+    /// The expected slot if `next` does not tell; [`NONE`] before the first.
+    expected: u64,
     missing: Box<[bool]>,
+    missing_count: u32,
     /// The number of slots, a power of two, less one.
     mask: u32,
 }
 
-/// No slot: a ring has 2^31 at most.
-const ANY: u32 = u32::MAX;
+/// No 32-bit number.
+const NONE: u64 = u64::MAX;
 
 impl SlotSequence {
     pub(crate) fn new(num_pages: u32) -> Self {
-        Self { expected: ANY, missing: vec![false; num_pages as usize].into(), mask: num_pages - 1 }
+        let missing = vec![false; num_pages as usize].into();
+        Self { next: NONE, expected: NONE, missing, missing_count: 0, mask: num_pages - 1 }
     }
 
-    /// Takes the slot of the next message; gives the change in the number of lost ones.
+    /// Takes the slot of the next message if it is the expected one and none is missing: a slot of the ring, then.
     #[inline]
+    pub(crate) fn follows(&mut self, slot: u32) -> bool {
+        let follows = u64::from(slot) == self.next;
+        if follows {
+            self.next = self.after(slot);
+        }
+        follows
+    }
+
+    /// Takes the slot of the next message, which is one of the ring; gives the change in the number of lost ones.
     pub(crate) fn arrived(&mut self, slot: u32) -> i64 {
-        if slot == self.expected {
-            self.missing[slot as usize] = false;
-            self.expected = (slot + 1) & self.mask;
+        if self.follows(slot) {
             return 0;
         }
-        self.arrived_elsewhere(slot)
+        if self.next != NONE {
+            self.expected = self.next;
+        }
+        let change = self.arrived_out_of_order(slot);
+        self.next = if self.missing_count == 0 { self.expected } else { NONE };
+        change
     }
 
-    #[cold]
-    fn arrived_elsewhere(&mut self, slot: u32) -> i64 {
-        let expected = if self.expected == ANY { slot } else { self.expected };
+    fn arrived_out_of_order(&mut self, slot: u32) -> i64 {
+        let expected = u32::try_from(self.expected).unwrap_or(slot);
         let gap = slot.wrapping_sub(expected) & self.mask;
         let pages = self.mask + 1;
         let behind = pages - gap;
-        let was_missing = std::mem::replace(&mut self.missing[slot as usize], false);
+        let was_missing = self.set_missing(slot, false);
         if was_missing && behind < gap {
             return -1;
         }
@@ -49,10 +64,22 @@ impl SlotSequence {
             return 0;
         }
         for skipped in 0..gap {
-            self.missing[(expected.wrapping_add(skipped) & self.mask) as usize] = true;
+            self.set_missing(expected.wrapping_add(skipped) & self.mask, true);
         }
-        self.expected = slot.wrapping_add(1) & self.mask;
+        self.expected = self.after(slot);
         i64::from(gap)
+    }
+
+    /// Whether it was.
+    fn set_missing(&mut self, slot: u32, missing: bool) -> bool {
+        let was_missing = std::mem::replace(&mut self.missing[slot as usize], missing);
+        self.missing_count = self.missing_count + u32::from(missing) - u32::from(was_missing);
+        was_missing
+    }
+
+    #[inline]
+    fn after(&self, slot: u32) -> u64 {
+        u64::from(slot.wrapping_add(1) & self.mask)
     }
 }
 
@@ -93,6 +120,18 @@ mod tests {
     fn a_duplicate_says_nothing() {
         assert_eq!(lost(&[0, 1, 2, 2, 3]), 0);
         assert_eq!(lost(&[6, 7, 6, 7, 0, 2, 2, 3]), 1);
+    }
+
+    #[test]
+    fn only_the_expected_slot_follows_and_only_while_none_is_missing() {
+        let mut sequence = SlotSequence::new(8);
+        assert!(!sequence.follows(u32::MAX) && !sequence.follows(6), "nothing is expected yet");
+        assert_eq!(sequence.arrived(6), 0);
+        assert!(sequence.follows(7) && sequence.follows(0) && !sequence.follows(0));
+        assert_eq!(sequence.arrived(2), 1);
+        assert!(!sequence.follows(3), "slot 1 is missing");
+        assert_eq!((sequence.arrived(3), sequence.arrived(1)), (0, -1));
+        assert!(sequence.follows(4));
     }
 
     #[test]

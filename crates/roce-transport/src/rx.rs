@@ -20,7 +20,8 @@ const BATCH: usize = 16;
 pub(crate) struct RxPath<R> {
     recv: R,
     geometry: Geometry,
-    /// Where in a WRITE's immediate the slot is; 0: not looked at.
+    /// The kind of message whose immediate names its slot, as a number, and where.
+    naming: u8,
     slot_bits: u32,
     overrun: OverrunPolicy,
     sequence: SlotSequence,
@@ -35,6 +36,7 @@ impl<R: UcRecv> RxPath<R> {
         Self {
             recv,
             geometry,
+            naming: if config.immediate == ImmediateFormat::Ignore {u8::MAX} else {RecvKind::WriteWithImm as u8},
             slot_bits: config.immediate.slot_bits(geometry.num_pages()),
             overrun: config.overrun,
             sequence: SlotSequence::new(geometry.num_pages()),
@@ -42,10 +44,6 @@ impl<R: UcRecv> RxPath<R> {
             batch: [RecvCompletion::EMPTY; BATCH],
             shared,
         }
-    }
-
-    pub(crate) fn geometry(&self) -> Geometry {
-        self.geometry
     }
 
     /// The slot of the oldest message that may be handed out, whose receive is then posted again.
@@ -56,20 +54,13 @@ impl<R: UcRecv> RxPath<R> {
     pub(crate) fn next(&mut self, may_go: impl Fn(u32) -> bool) -> Outcome<Option<u32>> {
         if self.pending.is_empty() {
             match self.poll()? {
-                0 => return Ok(None),
                 1 => return self.next_alone(may_go),
+                0 => return Ok(None),
                 count => self.take_in(count)?,
             }
-        } else {
-            self.take_in_landed()?;
-            if !self.pending.any(&may_go) {
-                let count = self.poll()?;
-                self.take_in(count)?;
-            }
         }
-        let Some((slot, receive)) = self.pending.take(may_go) else { return Ok(None) };
-        self.rearm(receive)?;
-        Ok(Some(slot))
+        let found = self.next_waiting(may_go)?;
+        Ok(found)
     }
 
     /// Whether more messages are at hand without asking the link.
@@ -82,12 +73,30 @@ impl<R: UcRecv> RxPath<R> {
     fn next_alone(&mut self, may_go: impl Fn(u32) -> bool) -> Outcome<Option<u32>> {
         let receive = self.batch[0].id;
         let Some(slot) = self.arrived(0)? else { return Ok(None) };
-        if may_go(slot) {
-            self.rearm(receive)?;
-            return Ok(Some(slot));
+        if !may_go(slot) {
+            self.hold_back(slot, receive);
+            return Ok(None);
         }
+        self.rearm(receive)?;
+        Ok(Some(slot))
+    }
+
+    #[cold]
+    fn hold_back(&mut self, slot: u32, receive: u32) {
         self.pending.push(slot, receive);
-        Ok(None)
+    }
+
+    #[inline(never)] // the rarer way, and a long one
+    fn next_waiting(&mut self, may_go: impl Fn(u32) -> bool) -> Outcome<Option<u32>> {
+        let landed = self.poll_landed()?;
+        self.take_in(landed)?;
+        if !self.pending.any(&may_go) {
+            let count = self.poll()?;
+            self.take_in(count)?;
+        }
+        let Some((slot, receive)) = self.pending.take(may_go) else { return Ok(None) };
+        self.rearm(receive)?;
+        Ok(Some(slot))
     }
 
     /// The first `count` messages of the batch, and those that have landed behind them.
@@ -102,12 +111,6 @@ impl<R: UcRecv> RxPath<R> {
             }
             count = self.poll_landed()?;
         }
-    }
-
-    #[inline(never)] // the rarer way
-    fn take_in_landed(&mut self) -> Outcome<()> {
-        let count = self.poll_landed()?;
-        self.take_in(count)
     }
 
     fn accept(&mut self, at: usize) -> Outcome<()> {
@@ -132,36 +135,35 @@ impl<R: UcRecv> RxPath<R> {
             Err(e) => return Err(broken(&self.shared, e)),
         };
         self.shared.counters.rx.received.add(1);
-        let named = match received.imm {
-            Some(imm) if received.kind == RecvKind::WriteWithImm && self.slot_bits != 0 => {
-                Some(imm & self.slot_bits)
+        let (slot, is_there) = match received.imm {
+            Some(imm) if received.kind as u8 == self.naming => {
+                let slot = imm & self.slot_bits;
+                (slot, self.sequence.follows(slot) || self.note_order(slot))
             }
-            _ => None,
+            _ => (id, id < self.geometry.num_pages()),
         };
-        let slot = named.unwrap_or(id);
-        if slot >= self.geometry.num_pages() {
-            return self.drop_message(id);
-        }
-        if named.is_some() {
-            self.note_order(slot);
+        if !is_there {
+            self.drop_message(id)?;
+            return Ok(None);
         }
         Ok(Some(slot))
     }
 
-    #[inline]
-    fn note_order(&mut self, slot: u32) {
-        let lost = self.sequence.arrived(slot);
-        if lost != 0 {
-            let counter = &self.shared.counters.rx.lost;
-            counter.set(counter.get().wrapping_add_signed(lost));
+    /// Counts what the order of the slots says of losses; `false` for a slot that the ring does not have.
+    #[cold]
+    fn note_order(&mut self, slot: u32) -> bool {
+        let is_there = slot < self.geometry.num_pages();
+        if is_there {
+            let lost = &self.shared.counters.rx.lost;
+            lost.set(lost.get().wrapping_add_signed(self.sequence.arrived(slot)));
         }
+        is_there
     }
 
     #[cold]
-    fn drop_message(&mut self, receive: u32) -> Outcome<Option<u32>> {
+    fn drop_message(&mut self, receive: u32) -> Outcome<()> {
         self.shared.counters.rx.dropped.add(1);
-        self.rearm(receive)?;
-        Ok(None)
+        self.rearm(receive)
     }
 
     #[inline]
@@ -188,7 +190,7 @@ fn broken(shared: &Shared, error: CompletionError) -> Box<Error> {
 }
 
 impl ImmediateFormat {
-    /// The bits of an immediate that name the slot; 0 where it is not looked at.
+    /// The bits of an immediate that name the slot.
     fn slot_bits(self, num_pages: u32) -> u32 {
         match self {
             Self::Auto if num_pages > 4096 => u32::MAX,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use roce_core::{PostError, RegionId, Rkey, SendWr, Sge, UcSend, Verb};
-use roce_ring::Consumer;
+use roce_ring::{Consumer, Geometry};
 
 use crate::config::{Config, TxMode};
 use crate::error::{Error, Outcome};
@@ -46,21 +46,20 @@ struct Request {
 }
 
 impl Request {
-    fn new(region: RegionId, route: Route, page_size: u32) -> Self {
-        let sge = Sge { region, offset: 0, len: 0 };
+    fn new(region: RegionId, route: Route, geometry: Geometry) -> Self {
+        let sge = Sge { region, offset: 0, len: geometry.frame_size() };
         let (verb, base) = match route {
             Route::Send => (Verb::Send { imm: None }, 0),
             Route::WriteWithImm { base, rkey } => (Verb::Write { addr: 0, rkey, imm: Some(0) }, base),
         };
-        Self { wr: SendWr { sge, verb }, base, page_size }
+        Self { wr: SendWr { sge, verb }, base, page_size: geometry.page_size() }
     }
 
-    /// Makes it that of the first `len` bytes of a slot.
+    /// Makes it that of a slot.
     #[inline]
-    fn aim(&mut self, slot: u32, len: u32) {
+    fn aim(&mut self, slot: u32) {
         let offset = u64::from(slot) * u64::from(self.page_size);
         self.wr.sge.offset = offset;
-        self.wr.sge.len = len;
         if let Verb::Write { addr, imm, .. } = &mut self.wr.verb {
             *addr = self.base.wrapping_add(offset);
             *imm = Some(slot);
@@ -83,25 +82,33 @@ pub(crate) struct TxPath<S> {
 impl<S: UcSend> TxPath<S> {
     /// Sends slots of a region that way.
     pub(crate) fn new(send: S, config: &Config, (region, route): (RegionId, Route), shared: Arc<Shared>) -> Self {
-        let request = Request::new(region, route, config.geometry.page_size());
+        let request = Request::new(region, route, config.geometry);
         Self { send, request, waiting: false, polls_left: REAP_EVERY, spin: config.spin, shared }
     }
 
-    /// Takes the first `len` bytes of a slot into the batch; `false` when the send queue has no room.
-    pub(crate) fn stage(&mut self, slot: u32, len: u32) -> Outcome<bool> {
-        self.request.aim(slot, len);
+    /// Takes the frame in a slot into the batch; `false` when the send queue has no room.
+    pub(crate) fn stage(&mut self, slot: u32) -> Outcome<bool> {
+        self.request.aim(slot);
         self.try_stage()
     }
 
     /// As [`stage`](Self::stage), but waits for room; `false` when stopped meanwhile.
-    pub(crate) fn stage_waiting(&mut self, slot: u32, len: u32) -> Outcome<bool> {
-        if self.stage(slot, len)? { Ok(true) } else { self.once_there_is_room(Self::try_stage) }
+    pub(crate) fn stage_waiting(&mut self, slot: u32) -> Outcome<bool> {
+        if self.stage(slot)? { Ok(true) } else { self.once_there_is_room(Self::try_stage) }
     }
 
-    /// Sends the first `len` bytes of a slot, which go alone, and waits for room; `false` when stopped meanwhile.
+    /// As [`send`](Self::send), for the first `len` bytes of the slot.
+    pub(crate) fn send_len(&mut self, slot: u32, len: u32) -> Outcome<bool> {
+        let frame_size = std::mem::replace(&mut self.request.wr.sge.len, len);
+        let sent = self.send(slot);
+        self.request.wr.sge.len = frame_size;
+        sent
+    }
+
+    /// Sends the frame in a slot, which goes alone, and waits for room; `false` when stopped meanwhile.
     #[inline]
-    pub(crate) fn send(&mut self, slot: u32, len: u32) -> Outcome<bool> {
-        self.request.aim(slot, len);
+    pub(crate) fn send(&mut self, slot: u32) -> Outcome<bool> {
+        self.request.aim(slot);
         if self.try_send()? { Ok(true) } else { self.once_there_is_room(Self::try_send) }
     }
 
@@ -230,11 +237,10 @@ impl<S: UcSend> TxLoop<S> {
     /// Sends the slots that `next` finds published, and says whether there were any. The flag is cleared before the
     /// frame leaves, so that an answer never meets a flag still set.
     fn send_batch(&mut self, next: impl Fn(&mut Consumer) -> Option<u32>) -> Result<bool, Error> {
-        let frame_size = self.ring.ring().geometry().frame_size();
         let mut staged = 0;
         while staged < BATCH
             && let Some(slot) = next(&mut self.ring)
-            && self.path.stage(slot, frame_size)?
+            && self.path.stage(slot)?
         {
             self.ring.claim(slot);
             staged += 1;

@@ -49,17 +49,16 @@ impl<Q: UcQp> Unified<Q> {
     /// returns. Waits for room in the send queue; fails when closed meanwhile.
     #[inline]
     pub fn tx_publish(&mut self, slot: u32) -> Result<(), Error> {
-        self.try_publish(slot, self.geometry.frame_size()).map_err(|e| self.failed(e))
+        self.try_publish(slot, TxPath::send).map_err(|e| self.failed(e))
     }
 
     /// As [`tx_publish`](Self::tx_publish), for the first `len` bytes, at most a page.
-    #[inline]
     pub fn tx_publish_len(&mut self, slot: u32, len: u32) -> Result<(), Error> {
         let page_size = self.geometry.page_size();
         if len > page_size {
             return Err(Error::Length { len, page_size });
         }
-        self.try_publish(slot, len).map_err(|e| self.failed(e))
+        self.try_publish(slot, |tx, slot| tx.send_len(slot, len)).map_err(|e| self.failed(e))
     }
 
     /// A received request. Its bytes may change when the peer laps the ring: copy what you check.
@@ -92,10 +91,14 @@ impl<Q: UcQp> Unified<Q> {
     }
 
     #[inline(always)] // into its caller, though there may be several
-    fn try_publish(&mut self, slot: u32, len: u32) -> Outcome<()> {
+    fn try_publish(
+        &mut self,
+        slot: u32,
+        send: impl FnOnce(&mut TxPath<Q::Send>, u32) -> Outcome<bool>,
+    ) -> Outcome<()> {
         self.check_open()?;
         self.check_slot(slot)?;
-        if self.tx.send(slot, len)? { Ok(()) } else { Err(self.shared.stopped_by()) }
+        if send(&mut self.tx, slot)? { Ok(()) } else { Err(self.shared.stopped_by()) }
     }
 
     #[inline]
