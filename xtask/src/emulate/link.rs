@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::Say;
 use super::options::{Backend, Options};
 use crate::net::{self, Network};
-use crate::rdma::{Port, Sysfs};
+use crate::rdma::Sysfs;
 
 const SOFT: &str = "soft";
 const SOFT_BRIDGE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
@@ -179,19 +179,16 @@ fn automatic(options: &Options, sysfs: &Sysfs, say: Say) -> Result<(Link, Option
         why.push(reason.to_owned());
     } else {
         match usable_card(sysfs) {
-            Ok((device, peer)) => {
-                let chosen = Options { peer_device: peer, ..options.clone() };
-                match on_devices(&chosen, sysfs, &device) {
-                    Ok(link) => {
-                        say.line(&format!(
-                            "--backend auto: {}, an RDMA card with a link and addresses",
-                            link.name
-                        ));
-                        return Ok((link, None));
-                    }
-                    Err(reason) => why.push(format!("{reason:#}")),
+            Ok(device) => match on_devices(options, sysfs, &device) {
+                Ok(link) => {
+                    say.line(&format!(
+                        "--backend auto: {}, an RDMA card with a link and addresses",
+                        link.name
+                    ));
+                    return Ok((link, None));
                 }
-            }
+                Err(reason) => why.push(format!("{reason:#}")),
+            },
             Err(reason) => why.push(reason),
         }
         match rxe_devices(sysfs).as_slice() {
@@ -239,25 +236,18 @@ fn made_for_the_run(options: &Options, sysfs: &Sysfs, say: Say) -> Result<(Link,
     Ok((link, Some(network)))
 }
 
-/// A card's port with two addresses, or two ports with one each. The error says what is wrong with the cards.
-fn usable_card(sysfs: &Sysfs) -> Result<(String, Option<String>), String> {
+/// A card whose port has two addresses. Two ports reach each other only once their network is set up for it, which
+/// nobody here can see: they are for those who name them. The error says what is wrong with the cards.
+fn usable_card(sysfs: &Sysfs) -> Result<String, String> {
     let cards: Vec<String> = sysfs.devices().into_iter().filter(|device| !sysfs.is_rxe(device)).collect();
     if cards.is_empty() {
         return Err("this machine has no RDMA card".to_owned());
     }
-    let ports: Vec<Port> = cards.iter().filter_map(|card| sysfs.port(card, 1).ok()).collect();
-    let live: Vec<&Port> = ports.iter().filter(|port| port.is_active() && port.is_ethernet()).collect();
-    if let Some(port) = live.iter().find(|port| port.gids.addresses().count() == 2) {
-        return Ok((port.device.clone(), None));
-    }
-    let mut with_address = live.iter().filter(|port| port.gids.addresses().next().is_some());
-    match (with_address.next(), with_address.next()) {
-        (Some(one), Some(two)) => Ok((one.device.clone(), Some(two.device.clone()))),
-        _ => Err(format!(
-            "no card has an active Ethernet port with two IPv4 addresses, nor are there two such ports with one each ({})",
-            cards.join(", ")
-        )),
-    }
+    let ports = cards.iter().filter_map(|card| sysfs.port(card, 1).ok());
+    let mut live = ports.filter(|port| port.is_active() && port.is_ethernet());
+    live.find(|port| port.gids.addresses().count() == 2).map(|port| port.device).ok_or_else(|| {
+        format!("no card has an active Ethernet port with exactly two IPv4 addresses ({})", cards.join(", "))
+    })
 }
 
 fn on_devices(options: &Options, sysfs: &Sysfs, device: &str) -> Result<Link> {
@@ -410,15 +400,16 @@ mod tests {
     }
 
     #[test]
-    fn cards_are_usable_with_two_addresses_or_in_pairs() {
+    fn a_card_is_usable_with_two_addresses() {
         let tree = Tree::new();
         assert!(usable_card(&tree.sysfs()).unwrap_err().contains("no RDMA card"));
         tree.port("mlx5_0", "eth2", 4200, &[[10, 0, 0, 1]]);
         assert!(usable_card(&tree.sysfs()).unwrap_err().contains("mlx5_0"));
         tree.port("mlx5_1", "eth3", 4200, &[[10, 0, 1, 1]]);
-        assert_eq!(usable_card(&tree.sysfs()), Ok(("mlx5_0".into(), Some("mlx5_1".into()))));
+        let apart = usable_card(&tree.sysfs()).unwrap_err();
+        assert!(apart.contains("mlx5_0, mlx5_1"), "ports of two networks are no link: {apart}");
         tree.port("mlx5_1", "eth3", 4200, &[[10, 0, 1, 1], [10, 0, 1, 2]]);
-        assert_eq!(usable_card(&tree.sysfs()), Ok(("mlx5_1".into(), None)));
+        assert_eq!(usable_card(&tree.sysfs()), Ok("mlx5_1".into()));
         tree.file("infiniband/mlx5_1/ports/1/state", "1: DOWN");
         assert!(usable_card(&tree.sysfs()).is_err());
     }
