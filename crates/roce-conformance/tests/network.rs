@@ -110,8 +110,11 @@ fn peer(of: LocalEndpoint) -> PeerEndpoint {
     PeerEndpoint { qpn: of.qpn, rkey: Some(of.rkey), ip: of.ip }
 }
 
-/// Two running transceivers.
-fn pair(port: &Port, ip: Ipv4Addr) -> [(Arc<Transceiver>, thread::JoinHandle<Result<(), Error>>); 2] {
+/// A running transceiver, and its monitor.
+type Running = (Arc<Transceiver>, thread::JoinHandle<Result<(), Error>>);
+
+/// Two that talk to each other.
+fn pair(port: &Port, ip: Ipv4Addr) -> [Running; 2] {
     let ((a, at_a), (b, at_b)) = (port.set_up(ip), port.set_up(ip));
     a.connect(&peer(at_b)).expect("connected");
     b.connect(&peer(at_a)).expect("connected");
