@@ -1,5 +1,7 @@
 //! `cargo xtask vm` as long as no machine has been started.
 
+#![allow(clippy::unwrap_used)] // clippy spares test functions alone, not their helpers
+
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::symlink;
