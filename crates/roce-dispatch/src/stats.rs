@@ -96,3 +96,21 @@ pub struct DispatchCounts {
     /// Requests that the peer overwrote while they were being read or served; they are not answered.
     pub overwritten: u64,
 }
+
+impl DispatchCounts {
+    /// Name and value of each counter.
+    pub fn fields(&self) -> [(&'static str, u64); 10] {
+        [
+            ("requests", self.requests),
+            ("responses", self.responses),
+            ("bad_magic", self.bad_magic),
+            ("unknown_function", self.unknown_function),
+            ("bad_length", self.bad_length),
+            ("handler_errors", self.handler_errors),
+            ("panics", self.panics),
+            ("result_too_large", self.result_too_large),
+            ("no_response", self.no_response),
+            ("overwritten", self.overwritten),
+        ]
+    }
+}

@@ -1,13 +1,15 @@
-//! Serving allocates nothing, whatever comes in.
+//! Neither serving nor calling allocates, whatever comes in.
 
 mod common;
 
 use std::ffi::c_void;
+use std::time::Duration;
 
 use assert_no_alloc::{AllocDisabler, assert_no_alloc};
 use common::*;
+use roce_dispatch::caller::{CallError, Caller, Function};
 use roce_dispatch::rpc::{HandlerError, Request};
-use roce_dispatch::{DispatchCounts, FunctionTable};
+use roce_dispatch::{DispatchCounts, FunctionTable, UnifiedLoop};
 
 #[global_allocator]
 static ALLOCATOR: AllocDisabler = AllocDisabler;
@@ -72,4 +74,43 @@ fn serving_allocates_nothing() {
         ..DispatchCounts::default()
     };
     assert_eq!(counts(&dispatcher), expected);
+}
+
+#[test]
+fn calling_allocates_nothing() {
+    let mut table = FunctionTable::new();
+    table.register("rpc_increment", increment).expect("an empty table");
+    let (wire, near) = link(geometry(8, 256, 128));
+    let far = RingLink { rx: wire.tx, tx: wire.rx, open: near.open.clone() };
+    let mut dispatcher = UnifiedLoop::new(far, table).expect("a frame holds a header");
+    let caller = Caller::new(near).expect("a frame holds a header");
+    let function = Function::new("rpc_increment");
+    let mut pending = Vec::with_capacity(8);
+
+    let mut run = || {
+        for round in 0..1000_i32 {
+            for _ in 0..6 {
+                let mut frame = caller.acquire(&function).expect("free");
+                frame.put(&round).and_then(|f| f.put(&[true as u8; 7])).expect("room");
+                pending.push(frame.dispatch(CEILING).expect("open"));
+            }
+            caller.acquire(&function).expect("free").dispatch_and_forget(CEILING).expect("open");
+            let nobody =
+                caller.acquire(&Function::new("nobody")).expect("free").dispatch(CEILING).expect("open");
+            assert!(matches!(caller.acquire(&function), Err(CallError::Busy { .. })));
+            assert_eq!(dispatcher.poll(), Ok(8));
+            while let Some((_, outcome)) = caller.wait_any(&mut pending) {
+                let mut results = [0; 11];
+                outcome.expect("answered").copy_to(0, &mut results).expect("11 bytes");
+                assert_eq!(results[4..], [2; 7]);
+            }
+            assert!(matches!(nobody.wait(), Err(CallError::Remote { .. })));
+            caller.poll().expect("open");
+        }
+        // Nobody serves.
+        let call = caller.acquire(&function).expect("free").dispatch(Duration::ZERO).expect("open");
+        assert!(matches!(call.wait(), Err(CallError::Timeout { .. })));
+    };
+    assert_no_alloc(&mut run);
+    assert_eq!(caller.stats().snapshot().answers, 7000);
 }

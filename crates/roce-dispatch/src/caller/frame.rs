@@ -192,6 +192,11 @@ impl<'c, L: UnifiedLink> Frame<'c, L, Answered> {
         self.state.reply.len
     }
 
+    /// Bytes of results that were not yet taken.
+    pub fn left(&self) -> usize {
+        self.len() - self.state.taken
+    }
+
     /// The request's PTP timestamp, as it came back.
     pub fn ptp_timestamp(&self) -> u64 {
         self.state.reply.ptp_timestamp
@@ -247,7 +252,7 @@ impl<'c, L: UnifiedLink> Frame<'c, L, Answered> {
     pub fn take_bits(&mut self, out: &mut [bool]) -> Result<(), CallError> {
         const CHUNK: usize = 64;
         self.check_next(PayloadType::BitPacked, out.len())?;
-        let (wanted, left) = (packed_len(out.len()), self.len() - self.state.taken);
+        let (wanted, left) = (packed_len(out.len()), self.left());
         if wanted > left {
             return Err(CallError::Exhausted { wanted, left });
         }
