@@ -456,6 +456,27 @@ mod tests {
         assert_eq!(reply.pairs[2], Pair::new(0x1008, 3));
     }
 
+    /// What an independent emulator answered to requests of this form: latched sequence 0, written data repeated, four
+    /// bytes after the pairs.
+    #[test]
+    fn answers_of_an_independent_emulator() {
+        let read = [0x94, 1, 1, 0, 0, 0, 0, 0, 0, 0x80, 0, 0, 0x26, 2, 0, 0, 0, 0];
+        let version = Response::parse(&read, 1).expect("a response");
+        assert_eq!((version.sequence, version.status), (0x100, Status::Success));
+        assert_eq!((version.pairs, version.latched), (vec![Pair::new(0x80, 0x2602)], 0));
+
+        for command in [0x84, 0x89] {
+            let written = [command, 3, 1, 2, 0, 0, 0, 0, 0x10, 4, 0x11, 0x22, 0x33, 0x44, 0, 0, 0, 0];
+            let reply = Response::parse(&written, 1).expect("a response");
+            assert_eq!((reply.command, reply.flags, reply.sequence), (command, 3, 0x102));
+            assert_eq!((reply.pairs, reply.latched), (vec![Pair::new(0x1004, 0x1122_3344)], 0));
+        }
+
+        let unknown = [0xD5, 3, 1, 4, 4, 0, 0, 0, 0, 0x80, 0, 0, 0, 0, 0, 0, 0, 0];
+        let reply = Response::parse(&unknown, 1).expect("a response");
+        assert_eq!((reply.command, reply.status), (0xD5, Status::InvalidCommand));
+    }
+
     #[test]
     fn bad_address_keeps_its_status() {
         let bytes = [0x84, 3, 1, 4, 3, 0, 0xDE, 0xAD, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0];

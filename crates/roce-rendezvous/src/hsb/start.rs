@@ -41,8 +41,8 @@ pub struct ResetOptions {
     pub board: Option<Board>,
     /// How long it may take to come back; default 30 s.
     pub timeout: Duration,
-    /// How it is started then. Default: as its kind wants it.
-    pub start: Option<StartOptions>,
+    /// How it is started then, as far as its kind can be started so.
+    pub start: StartOptions,
 }
 
 impl Default for ResetOptions {
@@ -51,7 +51,7 @@ impl Default for ResetOptions {
             discovery: DiscoveryConfig::default(),
             board: None,
             timeout: Duration::from_secs(30),
-            start: None,
+            start: StartOptions::default(),
         }
     }
 }
@@ -96,8 +96,9 @@ impl Client {
         };
         let board = discovery.find(options.timeout, is_it).await?;
         self.reconnect(board.peer_ip).await?;
-        let start = options.start.clone().unwrap_or_else(|| board.start_options());
-        self.start(&start).await?;
+        let start = &options.start;
+        let null_sequence = start.null_sequence && board.start_options().null_sequence;
+        self.start(&StartOptions { null_sequence, ..start.clone() }).await?;
         Ok(board)
     }
 
