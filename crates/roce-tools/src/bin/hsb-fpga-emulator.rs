@@ -9,7 +9,10 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Parser;
-use hsb_emulator::{Config, Emulator};
+use hsb_emulator::{Config, Emulator, Enumeration, Personality};
+use roce_core::Qpn;
+use roce_rendezvous::hsb::enumeration::HOST_PORT;
+use roce_rendezvous::hsb::{FPGA_QPN, Uuid};
 use roce_tools::cli::{FaultOptions, JsonTarget, exit_code, number, parse};
 use roce_tools::output::{Output, announce, init_logging};
 use roce_tools::{Error, emulator, signal};
@@ -22,6 +25,13 @@ use roce_transport::{AnyDevice, DeviceConfig};
 #[derive(Debug, Parser)]
 #[command(name = "hsb-fpga-emulator", version, args_override_self = true)]
 struct Options {
+    /// Which FPGA it plays: fpga is the hardware, lenient the emulator of the host's libraries.
+    #[arg(long, value_name = "NAME", default_value_t)]
+    personality: Personality,
+    /// The version of its HSB IP; before 0x2602 a virtual port has a register per page [default: 0x2606, lenient
+    /// 0x2602].
+    #[arg(long, value_name = "VERSION", value_parser = number::<u16>)]
+    hsb_ip_version: Option<u16>,
     /// The link: soft:IP is RoCEv2 in userspace, from that address; others are RDMA devices.
     #[arg(long, value_name = "NAME", default_value = "soft:127.0.0.2")]
     device: String,
@@ -31,16 +41,19 @@ struct Options {
     /// The address to send from [default: the one in the device's name, or its first].
     #[arg(long, value_name = "IP")]
     local_ip: Option<Ipv4Addr>,
+    /// The queue pair that answers go to, on a soft device; an RDMA device has its own numbers [default: an FPGA's].
+    #[arg(long, value_name = "QPN", value_parser = qpn)]
+    qpn: Option<Qpn>,
     /// The UDP port of the control plane, on that address, or on all where only the device knows it.
     #[arg(long, value_name = "PORT", value_parser = number::<u16>, default_value = "8193")]
     port: u16,
     /// The bridge's address [default: what playback writes into the registers].
     #[arg(long, value_name = "IP")]
     bridge_ip: Option<Ipv4Addr>,
-    /// The virtual port's registers.
+    /// The registers of the virtual port that streams.
     #[arg(long, value_name = "ADDR", value_parser = number::<u32>, default_value = "0x1000")]
     vp_address: u32,
-    /// The host interface's registers.
+    /// Another way to the registers of the host interface, beside the one that all FPGAs have.
     #[arg(long, value_name = "ADDR", value_parser = number::<u32>, default_value = "0x0800")]
     hif_address: u32,
     /// Bytes: longer windows are cut to this.
@@ -52,6 +65,20 @@ struct Options {
     /// The bridge sends the requests back as they are.
     #[arg(long)]
     forward: bool,
+    /// Do not announce the board.
+    #[arg(long)]
+    no_enumeration: bool,
+    /// Announce the board there, at port 12267 where none is given; may be repeated [default: the broadcast address
+    /// of its interface, and this machine].
+    #[arg(long, value_name = "IP[:PORT]", value_parser = target)]
+    announce_to: Vec<SocketAddrV4>,
+    /// From one announcement to the next, in milliseconds.
+    #[arg(long, value_name = "MS", value_parser = number::<u32>, default_value = "1000")]
+    announce_interval_ms: u32,
+    /// The design that is announced, by which a host knows the board's geometry [default: a Hololink Lite's; lenient:
+    /// the emulator's].
+    #[arg(long, value_name = "UUID")]
+    uuid: Option<Uuid>,
     #[command(flatten)]
     faults: FaultOptions,
     /// Write what the device sends and receives, for Wireshark.
@@ -96,6 +123,15 @@ fn run(options: Options) -> Result<bool, Error> {
     Ok(summary.is_success())
 }
 
+fn qpn(text: &str) -> Result<Qpn, String> {
+    Qpn::new(number(text)?).map_err(|error| error.to_string())
+}
+
+fn target(text: &str) -> Result<SocketAddrV4, String> {
+    let ip = |text: &str| text.parse().map(|ip| SocketAddrV4::new(ip, HOST_PORT));
+    text.parse().or_else(|_| ip(text)).map_err(|_| format!("`{text}` is no address; write 192.168.0.255"))
+}
+
 fn stop_after(time: Duration, stop: Arc<AtomicBool>) {
     thread::spawn(move || {
         thread::sleep(time);
@@ -108,6 +144,7 @@ impl Options {
         let mut device = DeviceConfig::new(&self.device);
         device.port = self.ib_port;
         device.local_ip = self.local_ip;
+        device.first_qpn = Some(self.qpn.unwrap_or(FPGA_QPN));
         device.faults = self.faults.config();
         device.pcap.clone_from(&self.pcap);
         device
@@ -122,8 +159,20 @@ impl Options {
         self.local_ip.or_else(named).unwrap_or(Ipv4Addr::UNSPECIFIED)
     }
 
+    fn enumeration(&self) -> Enumeration {
+        Enumeration {
+            interval: Duration::from_millis(self.announce_interval_ms.into()),
+            targets: (!self.announce_to.is_empty()).then(|| self.announce_to.clone()),
+            uuid: self.uuid,
+            ..Enumeration::default()
+        }
+    }
+
     fn config(&self) -> Config {
         Config {
+            personality: self.personality,
+            hsb_ip_version: self.hsb_ip_version,
+            enumeration: (!self.no_enumeration).then(|| self.enumeration()),
             control: SocketAddrV4::new(self.control_ip(), self.port),
             host_ip: self.bridge_ip,
             vp_address: self.vp_address,
