@@ -1,10 +1,11 @@
-//! The headers say what the library has: names, arguments and types of every function, and the members of the
-//! counters.
+//! The headers say what the library has: names, arguments and types of every function, the members of the counters and
+//! the options; and compilers of C11 and C++17 take each of them without a warning. `cargo xtask header --check`.
 
 mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::process::Command;
 
 use common::crate_dir;
 
@@ -146,4 +147,40 @@ fn the_counters_have_the_members_of_the_header() {
     });
     assert_eq!(rust, header);
     assert_eq!(rust.len(), 7);
+}
+
+#[test]
+fn the_options_are_those_of_the_header() {
+    let source = read("src/options.rs");
+    let table =
+        source.split("const OPTIONS").nth(1).and_then(|rest| rest.split("\n];").next()).expect("the table");
+    let rust: Vec<_> =
+        table.lines().filter_map(|line| line.strip_prefix("    (\"")?.split('"').next()).collect();
+    assert_eq!(rust.len(), table.matches("|b, v|").count(), "each begins a line");
+    let header = read("include/cudaq/realtime/cpu_transport/roce_wrapper_ext.h");
+    let header: Vec<_> = header
+        .lines()
+        .skip_while(|line| !line.contains("the refusal lists"))
+        .take_while(|line| !line.contains("int cpu_roce_set_option"))
+        .filter_map(|line| line.strip_prefix(" *   ").filter(|rest| !rest.starts_with(' ')))
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert_eq!(rust, header);
+}
+
+#[test]
+fn each_header_stands_alone() {
+    for header in ["roce_wrapper.h", "roce_wrapper_ext.h"] {
+        for (compiler, standard, language) in [("cc", "-std=c11", "c"), ("c++", "-std=c++17", "c++")] {
+            let path = crate_dir().join("include/cudaq/realtime/cpu_transport").join(header);
+            let output = Command::new(compiler)
+                .args([standard, "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only", "-x", language])
+                .arg("-include")
+                .arg(path)
+                .arg("/dev/null")
+                .output()
+                .expect("a compiler");
+            assert!(output.status.success(), "{header}: {}", common::text(&output.stderr));
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! C programs against the shared library: every call in every state, messages in all modes, many threads.
 //!
-//! `cargo test -p roce-capi --test programs -- --ignored` runs all of them once more under valgrind.
+//! `cargo test -p roce-capi --test programs -- --ignored` runs all of them once more under valgrind, and
+//! `cargo xtask memcheck` with AddressSanitizer too.
 
 mod common;
 
@@ -8,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::LazyLock;
 
-use common::{Installed, crate_dir, run, unused_addr};
+use common::{Installed, crate_dir, run, unused_addr, valgrind};
 
 static INSTALLED: LazyLock<Installed> = LazyLock::new(Installed::new);
 
@@ -35,14 +36,10 @@ macro_rules! cases {
         )*)*
 
         #[test]
-        #[ignore = "slow; needs valgrind"]
+        #[ignore = "needs valgrind and a minute; `cargo xtask memcheck` runs it"]
         fn all_under_valgrind() {
             $($(
-                let mut command = INSTALLED.command("valgrind");
-                command.args(["--quiet", "--error-exitcode=9", "--leak-check=full", "--fair-sched=yes"]);
-                // A hash table that lives for ever is known by a pointer to its middle: "possibly" lost.
-                command.args(["--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"]);
-                case_of(command.arg(&*$program), stringify!($case));
+                case_of(valgrind(&INSTALLED).arg(&*$program), stringify!($case));
             )*)*
         }
     };
@@ -51,8 +48,9 @@ macro_rules! cases {
 cases! {
     REFUSALS: creation, bad_handles, states, addresses, failed_setup, closed_before_anything, extensions, many_handles;
     MESSAGES: echo_write_send, echo_send_send, echo_write_write, modes, later_slot_first, markers, lapped,
-        lapped_and_failed, losses, unified_send, unified_write, callback, callback_after_polls;
-    THREADS: close_ends_the_monitor, destroy_alone, poll_through_a_life, poll_here_publish_there, everything_at_once;
+        lapped_by_default, lapped_while_reading, lapped_and_failed, losses, losses_in_rings, unified_send,
+        unified_write, callback, callback_after_polls, destroyed_in_callback;
+    THREADS: close_ends_the_monitor, many_monitors, destroy_alone, poll_through_a_life, poll_here_publish_there, everything_at_once;
 }
 
 #[test]

@@ -39,7 +39,9 @@ static PROGRAM: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let program = dir.path().join("host");
     let output = Command::new("cc")
-        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-g", "-O1", "-o"])
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-g", "-O1", "-pthread"])
+        .args(env::var("ROCE_TEST_CFLAGS").unwrap_or_default().split_whitespace())
+        .arg("-o")
         .arg(&program)
         .arg(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/c/host.c"))
         .arg("-ldl")
@@ -58,7 +60,12 @@ struct Host {
 
 impl Host {
     fn start(shape: &str, arguments: &[String]) -> Self {
-        let mut child = Command::new(&PROGRAM.1)
+        Self::start_as(Command::new(&PROGRAM.1), shape, arguments)
+    }
+
+    /// The command is the program, or ends with its name.
+    fn start_as(mut command: Command, shape: &str, arguments: &[String]) -> Self {
+        let mut child = command
             .arg(library())
             .args([shape, &COUNT.to_string()])
             .args(arguments)
@@ -126,9 +133,14 @@ fn call(mut link: Unified) {
 }
 
 fn over_rendezvous(shape: &str, form: Form) {
+    over_rendezvous_as(Command::new(&PROGRAM.1), shape, form);
+}
+
+fn over_rendezvous_as(command: Command, shape: &str, form: Form) {
     let (ours, theirs) = (unused_addr(), unused_addr());
     let device = format!("--device=soft:{theirs}");
-    let mut host = Host::start(shape, &[device, "--num-slots=4".into(), "--slot-size".into(), "128".into()]);
+    let arguments = [device, "--num-slots=4".into(), "--slot-size".into(), "128".into()];
+    let mut host = Host::start_as(command, shape, &arguments);
     let line = host.line();
     assert!(line.starts_with("transport=cpu_roce port="), "{line}");
     assert_eq!((field(&line, "slots"), field(&line, "slot_size")), ("4", "128"));
@@ -164,6 +176,17 @@ fn unified_over_the_json_rendezvous() {
 #[test]
 fn unified_over_the_plain_rendezvous() {
     over_rendezvous("unified", Form::Plain);
+}
+
+#[test]
+#[ignore = "needs valgrind and a minute; `cargo xtask memcheck` runs it"]
+fn both_shapes_under_valgrind() {
+    for shape in ["ring", "unified"] {
+        let mut command = Command::new("valgrind");
+        command.args(["--quiet", "--error-exitcode=9", "--leak-check=full", "--fair-sched=yes"]);
+        command.args(["--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"]).arg(&PROGRAM.1);
+        over_rendezvous_as(command, shape, Form::Json);
+    }
 }
 
 /// The peer is told our end by the lines that scripts parse, and is known from the arguments.

@@ -65,20 +65,26 @@ static void modes(const char *place_a, const char *place_b) {
   join(monitors[1]);
 }
 
-/* A slot that was never published holds nothing up. */
-static void later_slot_first(const char *place_a, const char *place_b) {
-  handle a = create(place_a, TX_ONLY, WRITE), b = create(place_b, RX_ONLY, SEND);
+/* A slot that was never published holds nothing up. A SEND lands in the receive that is next, wherever it came from. */
+static void later_slot_first_with(const char *place_a, const char *place_b, cpu_roce_tx_mode_t tx_mode) {
+  handle a = create(place_a, TX_ONLY, tx_mode), b = create(place_b, RX_ONLY, SEND);
   connect_pair(a, place_a, b, place_b);
   pthread_t monitors[] = {monitor(a), monitor(b)};
+  unsigned first = tx_mode == WRITE ? 1 : 0, second = 1 - first;
   publish(tx_ring(a), 1, 11);
-  CHECK(take(rx_ring(b), 1) == 11);
-  CHECK(flag(rx_ring(b), 0) == 0);
+  CHECK(take(rx_ring(b), first) == 11);
+  CHECK(flag(rx_ring(b), second) == 0);
   publish(tx_ring(a), 0, 10);
-  CHECK(take(rx_ring(b), 0) == 10);
+  CHECK(take(rx_ring(b), second) == 10);
   cpu_roce_destroy_transceiver(a);
   cpu_roce_destroy_transceiver(b);
   join(monitors[0]);
   join(monitors[1]);
+}
+
+static void later_slot_first(const char *place_a, const char *place_b) {
+  later_slot_first_with(place_a, place_b, WRITE);
+  later_slot_first_with(place_a, place_b, SEND);
 }
 
 /* Marker values are neither sent nor cleared. */
@@ -138,6 +144,106 @@ static void lapped(const char *place_a, const char *place_b) {
   join(monitors[1]);
 }
 
+/* A consumer of values that a sender puts into the slots of their own remainder. */
+struct consumer {
+  struct ring rx;
+  uint64_t last[PAGES], shown, newest;
+};
+
+/* Takes what there is: whole messages in their own slots, and none after a newer one. The newest may be there again,
+ * if its bytes came while the older one's flag was still set, and half of it, if they come right now. */
+static void take_all(struct consumer *consumer) {
+  for (unsigned slot = 0; slot < PAGES; slot++) {
+    uint64_t first, second, value = flag(consumer->rx, slot);
+    if (value == 0)
+      continue;
+    CHECK(value == (uint64_t)(uintptr_t)slot_of(consumer->rx, slot));
+    memcpy(&first, slot_of(consumer->rx, slot), sizeof first);
+    memcpy(&second, slot_of(consumer->rx, slot) + FRAME_SIZE - sizeof second, sizeof second);
+    CHECK(first >= consumer->last[slot] && second >= consumer->last[slot] && first % PAGES == slot);
+    consumer->last[slot] = first < second ? first : second;
+    if (first == second && first > consumer->newest)
+      consumer->newest = first;
+    set_flag(consumer->rx, slot, 0);
+    consumer->shown++;
+  }
+}
+
+/* Sends more, until the last of it has come: what was sent before has come then too, or never will. Gives how many were
+ * sent in all. */
+static uint64_t take_the_rest(struct consumer *consumer, handle a, uint64_t sent) {
+  time_t end = seconds() + 60;
+  uint64_t all = sent;
+  while (all == sent || consumer->newest != all) {
+    CHECK(seconds() < end);
+    all++;
+    publish(tx_ring(a), all % PAGES, all);
+    for (int patience = 0; patience < 2000 && consumer->newest != all; patience++) {
+      sched_yield();
+      take_all(consumer);
+    }
+  }
+  take_all(consumer);
+  return all;
+}
+
+/* As by default, the receiver waits for the slot, and goes on when it is given back. */
+static void lapped_by_default(const char *place_a, const char *place_b) {
+  handle a = create(place_a, TX_ONLY, WRITE), b = create(place_b, RX_ONLY, SEND);
+  connect_pair(a, place_a, b, place_b);
+  pthread_t monitors[] = {monitor(a), monitor(b)};
+  struct consumer consumer = {rx_ring(b), {0}, 0, 0};
+  for (uint64_t n = 1; n <= 3 * PAGES; n++)
+    publish(tx_ring(a), n % PAGES, n);
+  WAIT_UNTIL(stats(a).sent == 3 * PAGES && stats(b).overruns > 0);
+  uint64_t all = take_the_rest(&consumer, a, 3 * PAGES);
+  cpu_roce_stats_t counts = stats(b);
+  CHECK(counts.received <= consumer.shown + counts.overruns && counts.received <= all);
+  cpu_roce_destroy_transceiver(a);
+  cpu_roce_destroy_transceiver(b);
+  join(monitors[0]);
+  join(monitors[1]);
+}
+
+struct sender {
+  handle h;
+  uint64_t messages;
+  atomic_int done;
+};
+
+static void *send_body(void *argument) {
+  struct sender *sender = argument;
+  for (uint64_t n = 1; n <= sender->messages; n++)
+    publish(tx_ring(sender->h), n % PAGES, n);
+  atomic_store(&sender->done, 1);
+  return NULL;
+}
+
+/* A consumer that is slower than the sender: what it is not shown is counted. */
+static void lapped_while_reading(const char *place_a, const char *place_b) {
+  handle a = create(place_a, TX_ONLY, WRITE), b = create(place_b, RX_ONLY, SEND);
+  CHECK(cpu_roce_set_option(b, "overrun", "drop") == 1);
+  connect_pair(a, place_a, b, place_b);
+  pthread_t monitors[] = {monitor(a), monitor(b)}, thread;
+  struct sender sender = {a, 2000, 0};
+  struct consumer consumer = {rx_ring(b), {0}, 0, 0};
+  CHECK(pthread_create(&thread, NULL, send_body, &sender) == 0);
+  while (!atomic_load(&sender.done)) {
+    uint64_t overruns = stats(b).overruns;
+    WAIT_UNTIL(stats(b).overruns > overruns || atomic_load(&sender.done));
+    take_all(&consumer);
+  }
+  join(thread);
+  uint64_t all = take_the_rest(&consumer, a, sender.messages);
+  cpu_roce_stats_t counts = stats(b);
+  /* One that is overwritten while it is taken is shown and counted. */
+  CHECK(counts.overruns > 0 && counts.received <= consumer.shown + counts.overruns && counts.received <= all);
+  cpu_roce_destroy_transceiver(a);
+  cpu_roce_destroy_transceiver(b);
+  join(monitors[0]);
+  join(monitors[1]);
+}
+
 /* The same, where the owner wants to stop: the monitor returns, and the state says so. */
 static void lapped_and_failed(const char *place_a, const char *place_b) {
   handle a = create(place_a, TX_ONLY, WRITE), b = create(place_b, RX_ONLY, SEND);
@@ -181,6 +287,32 @@ static void losses(const char *place_a, const char *place_b) {
   CHECK(counts.received == received && counts.lost > 0 && counts.lost <= 300 - received);
   cpu_roce_destroy_transceiver(a);
   cpu_roce_destroy_transceiver(b);
+}
+
+/* The same over the rings: an empty slot is a lost message, and no other one moves. */
+static void losses_in_rings(const char *place_a, const char *place_b) {
+  handle a = create(place_a, TX_ONLY, WRITE), b = create(place_b, RX_ONLY, SEND);
+  CHECK(cpu_roce_set_option(a, "faults", "drop=0.33,seed=12") == 1);
+  connect_pair(a, place_a, b, place_b);
+  pthread_t monitors[] = {monitor(a), monitor(b)};
+  struct consumer consumer = {rx_ring(b), {0}, 0, 0};
+  uint64_t sent = 0;
+  while (sent < 200) {
+    sent++;
+    publish(tx_ring(a), sent % PAGES, sent);
+    for (int patience = 0; patience < 500 && consumer.newest != sent; patience++) {
+      sched_yield();
+      take_all(&consumer);
+    }
+  }
+  sent = take_the_rest(&consumer, a, sent);
+  cpu_roce_stats_t counts = stats(b);
+  CHECK(counts.received <= consumer.shown + counts.overruns && counts.received < sent);
+  CHECK(counts.lost > 0);
+  cpu_roce_destroy_transceiver(a);
+  cpu_roce_destroy_transceiver(b);
+  join(monitors[0]);
+  join(monitors[1]);
 }
 
 /* Both ends in unified mode, in this one thread. */
@@ -323,6 +455,29 @@ static void callback_after_polls(const char *place_a, const char *place_b) {
   cpu_roce_destroy_transceiver(a);
 }
 
+/* destroy from outside, without close, while the callback's loop runs: it ends before the handle is gone. */
+static void destroyed_in_callback(const char *place_a, const char *place_b) {
+  for (int round = 0; round < 10; round++) {
+    handle a = create(place_a, UNIFIED, WRITE), b = create(place_b, UNIFIED, WRITE);
+    struct service service = {b, 0, 0, 0, 0};
+    cpu_roce_set_unified_dispatch(b, answer, &service);
+    connect_pair(a, place_a, b, place_b);
+    pthread_t thread = monitor(b);
+    uint32_t slot;
+    ask(a, 0, 'e', 20);
+    WAIT_UNTIL(cpu_roce_rx_poll(a, &slot));
+    for (slot = 1; slot < PAGES; slot++)
+      ask(a, slot, 's', 2);
+    cpu_roce_destroy_transceiver(b);
+    unsigned calls = service.calls; /* nobody calls any more */
+    CHECK(calls >= 1 && calls <= PAGES && cpu_roce_get_state(b) == -1);
+    join(thread);
+    CHECK(service.calls == calls);
+    cpu_roce_set_unified_dispatch(b, answer, &service);
+    cpu_roce_destroy_transceiver(a);
+  }
+}
+
 int main(int argc, char **argv) {
   static const struct test_case cases[] = {
       {"echo_write_send", echo_write_send},
@@ -332,12 +487,16 @@ int main(int argc, char **argv) {
       {"later_slot_first", later_slot_first},
       {"markers", markers},
       {"lapped", lapped},
+      {"lapped_by_default", lapped_by_default},
+      {"lapped_while_reading", lapped_while_reading},
       {"lapped_and_failed", lapped_and_failed},
       {"losses", losses},
+      {"losses_in_rings", losses_in_rings},
       {"unified_send", unified_send},
       {"unified_write", unified_write},
       {"callback", callback},
       {"callback_after_polls", callback_after_polls},
+      {"destroyed_in_callback", destroyed_in_callback},
   };
   return RUN_CASES(cases, argc, argv);
 }

@@ -15,6 +15,25 @@ static void close_ends_the_monitor(const char *ip_a, const char *ip_b) {
   }
 }
 
+/* One monitors, the others are sent away at once; all have returned when destroy has. */
+static void many_monitors(const char *ip_a, const char *ip_b) {
+  (void)ip_b;
+  for (int round = 0; round < 10; round++) {
+    handle a = create(ip_a, round % 2 ? FORWARD : THREADS, SEND);
+    pthread_t threads[4];
+    CHECK(cpu_roce_setup(a) == 1);
+    join(monitor(a));
+    CHECK(cpu_roce_connect(a, cpu_roce_get_qp_number(a), ip_of(ip_a), 0) == 1);
+    for (int i = 0; i < 4; i++)
+      threads[i] = monitor(a);
+    WAIT_UNTIL(cpu_roce_get_state(a) == CPU_ROCE_STATE_RUNNING);
+    cpu_roce_destroy_transceiver(a);
+    for (int i = 0; i < 4; i++)
+      join(threads[i]);
+    cpu_roce_blocking_monitor(a);
+  }
+}
+
 /* Without close before, and while the monitor runs. */
 static void destroy_alone(const char *ip_a, const char *ip_b) {
   for (int round = 0; round < 20; round++) {
@@ -154,6 +173,7 @@ static void everything_at_once(const char *ip, const char *ip_b) {
 int main(int argc, char **argv) {
   static const struct test_case cases[] = {
       {"close_ends_the_monitor", close_ends_the_monitor},
+      {"many_monitors", many_monitors},
       {"destroy_alone", destroy_alone},
       {"poll_through_a_life", poll_through_a_life},
       {"poll_here_publish_there", poll_here_publish_there},

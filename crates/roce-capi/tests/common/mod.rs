@@ -61,6 +61,7 @@ impl Installed {
         let output = Command::new(compiler)
             .args([standard, "-Wall", "-Wextra", "-Werror", "-pedantic", "-g", "-O1", "-pthread"])
             .args(options)
+            .args(env::var("ROCE_TEST_CFLAGS").unwrap_or_default().split_whitespace())
             .arg("-I")
             .arg(crate_dir().join("include"))
             .arg(source)
@@ -81,6 +82,15 @@ impl Installed {
         command.env("LD_LIBRARY_PATH", self.dir());
         command
     }
+}
+
+/// Runs what follows under valgrind: a bad access or a lost block is an error.
+pub(crate) fn valgrind(installed: &Installed) -> Command {
+    let mut command = installed.command("valgrind");
+    command.args(["--error-exitcode=9", "--leak-check=full", "--fair-sched=yes"]);
+    // A hash table that lives for ever is known by a pointer to its middle: "possibly" lost.
+    command.args(["--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"]);
+    command
 }
 
 /// Runs a command that must end well; its standard error.

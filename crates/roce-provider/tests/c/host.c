@@ -7,6 +7,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -109,6 +110,40 @@ static void refused(const struct interface *bridge, void *handle) {
   CHECK(bridge->get_ring_geometry(handle, &slots, &slot_size) == INVALID_ARG);
 }
 
+struct waiting {
+  const struct interface *bridge;
+  void *handle;
+  int status;
+};
+
+static void *connect_body(void *argument) {
+  struct waiting *waiting = argument;
+  waiting->status = waiting->bridge->connect(waiting->handle);
+  return NULL;
+}
+
+static int is_fpga(int argc, char **argv) {
+  for (int i = 0; i < argc; i++)
+    if (strcmp(argv[i], "--qp_config=hsb_fpga") == 0)
+      return 1;
+  return 0;
+}
+
+/* Nobody calls: what waits for a caller returns when another thread disconnects, or destroys. */
+static void given_up(const struct interface *bridge, int argc, char **argv, int (*give_up)(void *)) {
+  struct waiting waiting = {bridge, NULL, OK};
+  CHECK(bridge->create(&waiting.handle, argc, argv) == OK);
+  CHECK(bridge->launch(waiting.handle) == INTERNAL);
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, connect_body, &waiting) == 0);
+  CHECK(give_up(waiting.handle) == OK);
+  CHECK(pthread_join(thread, NULL) == 0);
+  /* The thread may have been late. */
+  CHECK(waiting.status == INTERNAL || waiting.status == INVALID_ARG);
+  CHECK(give_up == bridge->destroy || bridge->destroy(waiting.handle) == OK);
+  refused(bridge, waiting.handle);
+}
+
 static void bad_creates(const struct interface *bridge) {
   void *handle = &handle;
   char *wrong[] = {"host", "--num-slots=12"}, *strange[] = {"host", "--device=soft:192.0.2.1"}, *none[] = {NULL};
@@ -136,6 +171,10 @@ int main(int argc, char **argv) {
   bad_creates(bridge);
   refused(bridge, NULL);
   refused(bridge, &count);
+  for (int round = 0; round < 3 && !is_fpga(argc, argv); round++) {
+    given_up(bridge, argc - 3, argv + 3, bridge->disconnect);
+    given_up(bridge, argc - 3, argv + 3, bridge->destroy);
+  }
 
   void *handle = NULL;
   CHECK(bridge->create(&handle, argc - 3, argv + 3) == OK && handle);

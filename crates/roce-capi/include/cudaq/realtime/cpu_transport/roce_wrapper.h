@@ -25,8 +25,9 @@
  *     inside the ring is never sent and never cleared.
  *
  * A sender that laps a slow consumer overwrites messages. Each one is counted as an overrun (roce_wrapper_ext.h); the
- * flag then stands for the newer message, which is shown once. The slot's bytes may change while you read them: have a
- * checksum in the frame, or let fewer messages be under way than there are slots.
+ * flag then stands for the newer message, which is shown once. The slot's bytes may change while you read them, and a slot
+ * that you give back in that very moment is shown again: have a number and a checksum in the frame, or let fewer messages
+ * be under way than there are slots.
  *
  * ERRORS
  *
