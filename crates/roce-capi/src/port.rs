@@ -17,13 +17,13 @@ use crate::instance::{Handle, Instance, TRANSCEIVERS};
 const RX_POLL: &str = "cpu_roce_rx_poll";
 const TX_PUBLISH: &str = "cpu_roce_tx_publish";
 
-/// The message path for one type of port. To be tried with the spot that they come from.
+/// The message path for one type of port. To be tried with any handle whose place has them, and with that place.
 pub(crate) struct Entries {
-    rx_poll: unsafe extern "C" fn(Spot, *mut u32) -> c_int,
-    tx_publish: unsafe extern "C" fn(Spot, u32) -> c_int,
+    rx_poll: unsafe extern "C" fn(Handle, *mut u32, &'static Place) -> c_int,
+    tx_publish: unsafe extern "C" fn(Handle, u32, &'static Place) -> c_int,
 }
 
-type Spot = roce_ffi::Spot<'static, Instance, AnyPort, Entries>;
+type Place = roce_ffi::Place<Instance, AnyPort, Entries>;
 
 impl roce_ffi::Entries for Entries {
     const NOBODYS: &'static Self = &Self { rx_poll: poll_slowly, tx_publish: publish_slowly };
@@ -74,27 +74,29 @@ impl fmt::Debug for AnyPort {
 /// `out_slot` is NULL or valid for a write.
 #[inline]
 pub(crate) unsafe fn rx_poll(handle: Handle, out_slot: *mut u32) -> c_int {
-    let spot = TRANSCEIVERS.spot(handle);
-    // SAFETY: the caller vouches for `out_slot`, and these are the spot's own entries.
-    unsafe { (spot.entries().rx_poll)(spot, out_slot) }
+    let place = TRANSCEIVERS.place_of(handle);
+    // SAFETY: the caller vouches for `out_slot`; the place and the entries are those of the handle.
+    unsafe { (place.entries().rx_poll)(handle, out_slot, place) }
 }
 
 /// `cpu_roce_tx_publish`.
 #[inline]
 pub(crate) fn tx_publish(handle: Handle, slot: u32) -> c_int {
-    let spot = TRANSCEIVERS.spot(handle);
-    // SAFETY: these are the spot's own entries.
-    unsafe { (spot.entries().tx_publish)(spot, slot) }
+    let place = TRANSCEIVERS.place_of(handle);
+    // SAFETY: the place and the entries are those of the handle.
+    unsafe { (place.entries().tx_publish)(handle, slot, place) }
 }
 
 /// # Safety
 ///
-/// As [`rx_poll`], and the entries of `spot` were those for `P`.
-unsafe extern "C" fn rx_poll_on<P: Port>(spot: Spot, out_slot: *mut u32) -> c_int {
+/// As [`rx_poll`]; `place` is that of the handle, and its entries were those for `P`.
+unsafe extern "C" fn rx_poll_on<P: Port>(handle: Handle, out_slot: *mut u32, place: &'static Place) -> c_int {
     wall(RX_POLL, 0, || {
-        let Some(mut favourite) = spot.favourite().filter(|_| !out_slot.is_null()) else {
+        // SAFETY: the caller vouches for the place.
+        let favourite = unsafe { place.favourite(handle) };
+        let Some(mut favourite) = favourite.filter(|_| !out_slot.is_null()) else {
             // SAFETY: the caller vouches for `out_slot`.
-            return unsafe { poll_slowly(spot, out_slot) };
+            return unsafe { poll_slowly(handle, out_slot, place) };
         };
         // SAFETY: the caller vouches for the entries, and this thread has called nothing since.
         let port = unsafe { port_of::<P>(&mut favourite) };
@@ -116,10 +118,13 @@ unsafe extern "C" fn rx_poll_on<P: Port>(spot: Spot, out_slot: *mut u32) -> c_in
 
 /// # Safety
 ///
-/// The entries of `spot` were those for `P`.
-unsafe extern "C" fn tx_publish_on<P: Port>(spot: Spot, slot: u32) -> c_int {
+/// `place` is that of the handle, and its entries were those for `P`.
+unsafe extern "C" fn tx_publish_on<P: Port>(handle: Handle, slot: u32, place: &'static Place) -> c_int {
     wall(TX_PUBLISH, 0, || {
-        let Some(mut favourite) = spot.favourite() else { return publish_slowly(spot, slot) };
+        // SAFETY: the caller vouches for the place.
+        let Some(mut favourite) = (unsafe { place.favourite(handle) }) else {
+            return publish_slowly(handle, slot, place);
+        };
         // SAFETY: the caller vouches for the entries, and this thread has called nothing since.
         let port = unsafe { port_of::<P>(&mut favourite) };
         match port.tx_publish(slot) {
@@ -135,7 +140,7 @@ unsafe extern "C" fn tx_publish_on<P: Port>(spot: Spot, slot: u32) -> c_int {
 
 /// # Safety
 ///
-/// The entries at the favourite's spot were those for `P`, and this thread has not called `Handles::port` since.
+/// The entries at the favourite's place were those for `P`, and this thread has not called `Handles::port` since.
 #[inline]
 unsafe fn port_of<'a, P: Port>(favourite: &'a mut Favourite<'_, AnyPort>) -> &'a mut P {
     // SAFETY: so they are those of this very port, and `AnyPort::new` put a `P` beside them.
@@ -149,12 +154,12 @@ unsafe fn port_of<'a, P: Port>(favourite: &'a mut Favourite<'_, AnyPort>) -> &'a
 /// As [`rx_poll`].
 #[cold]
 #[inline(never)]
-unsafe extern "C" fn poll_slowly(spot: Spot, out_slot: *mut u32) -> c_int {
+unsafe extern "C" fn poll_slowly(handle: Handle, out_slot: *mut u32, _: &'static Place) -> c_int {
     wall(RX_POLL, 0, || {
         if out_slot.is_null() {
-            return refuse(RX_POLL, spot.handle(), Refusal::Null("out_slot"));
+            return refuse(RX_POLL, handle, Refusal::Null("out_slot"));
         }
-        let Some(Some(slot)) = drive_slowly(RX_POLL, spot.handle(), |port| port.rx_poll()) else { return 0 };
+        let Some(Some(slot)) = drive_slowly(RX_POLL, handle, |port| port.rx_poll()) else { return 0 };
         // SAFETY: not NULL, and the caller vouches for the rest.
         unsafe { out_slot.write(slot) };
         1
@@ -164,10 +169,8 @@ unsafe extern "C" fn poll_slowly(spot: Spot, out_slot: *mut u32) -> c_int {
 /// As [`poll_slowly`].
 #[cold]
 #[inline(never)]
-extern "C" fn publish_slowly(spot: Spot, slot: u32) -> c_int {
-    wall(TX_PUBLISH, 0, || {
-        drive_slowly(TX_PUBLISH, spot.handle(), |port| port.tx_publish(slot)).map_or(0, |()| 1)
-    })
+extern "C" fn publish_slowly(handle: Handle, slot: u32, _: &'static Place) -> c_int {
+    wall(TX_PUBLISH, 0, || drive_slowly(TX_PUBLISH, handle, |port| port.tx_publish(slot)).map_or(0, |()| 1))
 }
 
 /// For a thread that does not use the port all the time, and for the first use, which brings it.

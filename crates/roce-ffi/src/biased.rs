@@ -7,7 +7,8 @@ use std::fmt;
 use std::hint;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -15,8 +16,6 @@ use crate::barrier;
 
 /// Threads that may be favoured in turn. Further ones always take the lock.
 const SEATS: usize = 7;
-/// Where the seat is that is never given away: nobody may enter without the lock.
-const NOBODY: usize = SEATS * size_of::<Seat>();
 /// Calls in a row after which a thread is favoured: two threads that alternate stay with the lock, which is
 /// cheaper than to take the favour from each other.
 const STREAK: u32 = 16;
@@ -27,12 +26,11 @@ const SPINS: u32 = 64;
 ///
 /// That thread, once it has come a few times in a row, enters without lock and without atomic read-modify-write.
 /// Any other thread takes the lock, withdraws the favour, and waits until the favoured thread is out. On systems
-/// without `membarrier(2)` nobody is favoured.
-#[repr(C)] // the seats first
+/// without `membarrier(2)` nobody is favoured; only a lock that is never moved again has a favourite.
 pub struct Biased<T> {
-    seats: [Seat; SEATS + 1],
-    /// Where the seat of the favoured thread is, in bytes: one look less than its number. Written under the lock alone.
-    favoured: AtomicUsize,
+    /// The seat of the favoured thread, or [`NOBODYS`]. Written under the lock alone.
+    favoured: AtomicPtr<Seat>,
+    seats: [Seat; SEATS],
     /// What the favoured thread shows to get in. No key: nobody is favoured.
     key: fn(&T) -> Option<usize>,
     lock: Mutex<Visits>,
@@ -49,6 +47,9 @@ struct Seat {
     /// The key while its thread is favoured, then the key's complement. Written under the lock alone.
     key: AtomicUsize,
 }
+
+/// The seat that is never given away: nobody may enter without the lock.
+static NOBODYS: Seat = Seat::new();
 
 impl Seat {
     const fn new() -> Self {
@@ -96,8 +97,8 @@ impl<T> Biased<T> {
     /// favourite.
     pub(crate) const fn with_key(value: T, key: fn(&T) -> Option<usize>) -> Self {
         Self {
-            favoured: AtomicUsize::new(NOBODY),
-            seats: [const { Seat::new() }; SEATS + 1],
+            favoured: AtomicPtr::new(ptr::from_ref(&NOBODYS).cast_mut()),
+            seats: [const { Seat::new() }; SEATS],
             key,
             lock: Mutex::new(Visits { last: 0, streak: 0 }),
             holder: AtomicUsize::new(0),
@@ -111,8 +112,8 @@ impl<T> Biased<T> {
     ///
     /// From within `f`.
     #[inline]
-    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        match self.enter_where(|at, _| self.favoured.load(Ordering::Relaxed) == at) {
+    pub fn with<R>(&'static self, f: impl FnOnce(&mut T) -> R) -> R {
+        match self.enter_where(|seat| ptr::eq(self.favoured.load(Ordering::Relaxed), seat)) {
             Some(mut inside) => f(&mut inside),
             None => self.with_favour(f),
         }
@@ -135,15 +136,14 @@ impl<T> Biased<T> {
     /// No key shown here may be the complement of one that the value has had.
     #[inline]
     pub(crate) fn enter(&self, key: usize) -> Option<Inside<'_, T>> {
-        self.enter_where(|_, seat| seat.key.load(Ordering::Relaxed) == key)
+        self.enter_where(|seat| seat.key.load(Ordering::Relaxed) == key)
     }
 
     /// The thread is marked, then it is checked that the favour still `stands`. `withdraw` takes the favour, then looks
     /// at the mark. With a barrier between the two on both sides, one sees the other.
     #[inline]
-    fn enter_where(&self, stands: impl FnOnce(usize, &Seat) -> bool) -> Option<Inside<'_, T>> {
-        let at = self.favoured.load(Ordering::Relaxed);
-        let seat = self.seat(at);
+    fn enter_where(&self, stands: impl FnOnce(&Seat) -> bool) -> Option<Inside<'_, T>> {
+        let seat = self.favoured_seat();
         if seat.thread.load(Ordering::Relaxed) != this_thread() {
             return None;
         }
@@ -151,16 +151,17 @@ impl<T> Biased<T> {
         // Dropped, which takes the mark off, where the favour is gone.
         let inside = Inside { seat, value: self.value.get(), gate: PhantomData };
         barrier::light(); // meets `heavy` in `withdraw`
-        if stands(at, seat) { Some(inside) } else { None }
+        if stands(seat) { Some(inside) } else { None }
     }
 
     #[inline]
-    fn seat(&self, at: usize) -> &Seat {
-        &self.seats[at / size_of::<Seat>() % (SEATS + 1)]
+    fn favoured_seat(&self) -> &Seat {
+        // SAFETY: `NOBODYS`, or one of `seats`: `favour` puts that there where `self` is never moved again.
+        unsafe { &*self.favoured.load(Ordering::Relaxed) }
     }
 
     #[cold]
-    fn with_favour<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+    fn with_favour<R>(&'static self, f: impl FnOnce(&mut T) -> R) -> R {
         let mut held = self.withdraw();
         let (me, visits) = (this_thread(), &mut held.visits);
         visits.streak = if visits.last == me { visits.streak + 1 } else { 1 };
@@ -183,10 +184,9 @@ impl<T> Biased<T> {
         let visits = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.holder.store(me, Ordering::Relaxed);
         let held = Held { visits, holder: &self.holder };
-        let at = self.favoured.load(Ordering::Relaxed);
-        if at != NOBODY {
-            let seat = self.seat(at);
-            self.favoured.store(NOBODY, Ordering::Relaxed);
+        let seat = self.favoured_seat();
+        if !ptr::eq(seat, &NOBODYS) {
+            self.favoured.store(ptr::from_ref(&NOBODYS).cast_mut(), Ordering::Relaxed);
             seat.withdraw();
             barrier::heavy(); // meets `light` in `enter`
             let mut looks = 0;
@@ -202,16 +202,15 @@ impl<T> Biased<T> {
     }
 
     /// Under the lock.
-    fn favour(&self, thread: usize, key: usize) {
+    fn favour(&'static self, thread: usize, key: usize) {
         if !barrier::is_there() {
             return;
         }
-        let seats = &self.seats[..SEATS];
-        let seat = |wanted| seats.iter().position(|seat| seat.thread.load(Ordering::Relaxed) == wanted);
-        if let Some(at) = seat(thread).or_else(|| seat(0)) {
-            seats[at].thread.store(thread, Ordering::Relaxed);
-            seats[at].key.store(key, Ordering::Relaxed);
-            self.favoured.store(at * size_of::<Seat>(), Ordering::Relaxed);
+        let seat_of = |wanted| self.seats.iter().find(|seat| seat.thread.load(Ordering::Relaxed) == wanted);
+        if let Some(seat) = seat_of(thread).or_else(|| seat_of(0)) {
+            seat.thread.store(thread, Ordering::Relaxed);
+            seat.key.store(key, Ordering::Relaxed);
+            self.favoured.store(ptr::from_ref(seat).cast_mut(), Ordering::Relaxed);
         }
     }
 }

@@ -60,8 +60,8 @@ pub struct Handles<T, P, E: 'static = ()> {
     places: [CachePadded<Place<T, P, E>>; CAPACITY],
 }
 
-#[repr(C)] // the seats of the port's lock first
-struct Place<T, P, E: 'static> {
+/// Room for one object and its port.
+pub struct Place<T, P, E: 'static> {
     port: Biased<Port<P>>,
     /// Always a `&'static E`.
     entries: AtomicPtr<E>,
@@ -120,29 +120,24 @@ impl<T, P, E: Entries> Handles<T, P, E> {
         let object = self.entry(handle)?.object.take().ok_or(BadHandle::Stale(handle.addr()))?;
         let place = self.place(handle.addr()).ok_or(BadHandle::Foreign(handle.addr()))?;
         // Whoever got the place meanwhile has its own handle in there.
-        let old = place.port.with_lock(|p| {
-            (p.handle == handle.addr()).then(|| std::mem::replace(p, Port::NOBODYS))
-        });
+        let old = place
+            .port
+            .with_lock(|p| (p.handle == handle.addr()).then(|| std::mem::replace(p, Port::NOBODYS)));
         drop(old);
         Ok(object)
     }
 
     /// Runs `f` on the port of a handle; `None` where it has none, or is no handle. For one thread at a time;
     /// another waits.
-    pub fn port<R>(&self, handle: *mut c_void, f: impl FnOnce(&mut P) -> R) -> Option<R> {
-        let port = &self.place_of_port(handle).port;
+    pub fn port<R>(&'static self, handle: *mut c_void, f: impl FnOnce(&mut P) -> R) -> Option<R> {
+        let port = &self.place_of(handle).port;
         port.with(|p| if p.handle == handle.addr() { p.port.as_mut().map(f) } else { None })
     }
 
-    /// The place that a handle names, whatever it is: there is one for any number.
+    /// The place that a handle names: there is one for any number, and of all numbers only a live handle is equal to
+    /// the one kept there.
     #[inline]
-    pub fn spot(&self, handle: *mut c_void) -> Spot<'_, T, P, E> {
-        Spot { handle, place: self.place_of_port(handle) }
-    }
-
-    /// Whatever the handle is, only that of this very place is equal to the one kept there.
-    #[inline]
-    fn place_of_port(&self, handle: *mut c_void) -> &Place<T, P, E> {
+    pub fn place_of(&self, handle: *mut c_void) -> &Place<T, P, E> {
         &self.places[handle.addr() % CAPACITY]
     }
 
@@ -197,24 +192,11 @@ impl<T, P, E: Entries> Handles<T, P, E> {
     }
 }
 
-/// A handle, and the place that it names.
-#[repr(C)] // two registers
-pub struct Spot<'a, T, P, E: 'static> {
-    handle: *mut c_void,
-    place: &'a Place<T, P, E>,
-}
-
-impl<'a, T, P, E: Entries> Spot<'a, T, P, E> {
-    /// The handle.
-    #[inline]
-    pub fn handle(&self) -> *mut c_void {
-        self.handle
-    }
-
-    /// The entries that came with the last port of the place: functions to be tried with this.
+impl<T, P, E: Entries> Place<T, P, E> {
+    /// The entries that came with the last port here: functions to be tried with the handle.
     #[inline]
     pub fn entries(&self) -> &'static E {
-        let entries = self.place.entries.load(Ordering::Acquire); // pairs with `attach`
+        let entries = self.entries.load(Ordering::Acquire); // pairs with `attach`
         // SAFETY: from the `&'static E` of `NOBODYS`, or from one that `attach` was given; nothing else is stored there.
         unsafe { &*entries }
     }
@@ -224,24 +206,20 @@ impl<'a, T, P, E: Entries> Spot<'a, T, P, E> {
     ///
     /// Entries that the thread has read here since it last called [`Handles::port`] are then those of this very port:
     /// in that call at the latest it became the favourite, and a port that comes or goes takes the favour away.
+    ///
+    /// # Safety
+    ///
+    /// This is the place of the handle, from [`Handles::place_of`].
     #[inline]
-    pub fn favourite(&self) -> Option<Favourite<'a, P>> {
+    pub unsafe fn favourite(&self, handle: *mut c_void) -> Option<Favourite<'_, P>> {
         // All numbers that name a place have their lowest bits in common, so none is the complement of another.
-        self.place.port.enter(self.handle.addr()).map(Favourite)
+        self.port.enter(handle.addr()).map(Favourite)
     }
 }
 
-impl<T, P, E> Clone for Spot<'_, T, P, E> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T, P, E> Copy for Spot<'_, T, P, E> {}
-
-impl<T, P, E> fmt::Debug for Spot<'_, T, P, E> {
+impl<T, P, E> fmt::Debug for Place<T, P, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Spot").field("handle", &self.handle).finish_non_exhaustive()
+        f.debug_struct("Place").finish_non_exhaustive()
     }
 }
 
@@ -297,8 +275,9 @@ mod tests {
 
     type Table = Handles<String, u32>;
 
-    fn table() -> Box<Table> {
-        Box::new(Table::new(0xC0DE))
+    /// Static, as tables are.
+    fn table() -> &'static Table {
+        Box::leak(Box::new(Table::new(0xC0DE)))
     }
 
     #[test]
@@ -345,7 +324,7 @@ mod tests {
         static ONE: u32 = 1;
         let table: Box<Handles<(), u32, u32>> = Box::new(Handles::new(0xC0DE));
         let handle = table.insert(()).expect("room");
-        let entries = || *table.spot(handle).entries();
+        let entries = || *table.place_of(handle).entries();
         assert_eq!(entries(), 0);
         assert!(table.attach(handle, || Some((7, &ONE))));
         assert_eq!(entries(), 1);
@@ -356,7 +335,8 @@ mod tests {
     fn a_port_knows_its_favourite_by_thread_and_handle() {
         let table = table();
         let handle = table.insert("a".into()).expect("room");
-        let favours = |handle| table.spot(handle).favourite().is_some();
+        // SAFETY: the place is that of the handle.
+        let favours = |handle| unsafe { table.place_of(handle).favourite(handle) }.is_some();
         let come_often = |handle| (0..100).filter_map(|_| table.port(handle, |p| *p)).count();
         assert!(come_often(handle) == 0 && !favours(handle), "there is no port");
         assert!(table.attach(handle, || Some((1, &()))));

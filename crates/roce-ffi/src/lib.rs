@@ -25,7 +25,7 @@ mod text;
 mod wall;
 
 pub use biased::Biased;
-pub use handles::{BadHandle, Entries, Favourite, Handles, Spot};
+pub use handles::{BadHandle, Entries, Favourite, Handles, Place};
 pub use log::warnings_to_stderr;
 pub use report::report;
 pub use text::{TextError, text};

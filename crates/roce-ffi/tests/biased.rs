@@ -31,12 +31,17 @@ impl Drop for Ends<'_> {
     }
 }
 
+/// That stays where it is, as a favourite needs it.
+fn lock<T>(value: T) -> &'static Biased<T> {
+    Box::leak(Box::new(Biased::new(value)))
+}
+
 #[test]
 fn a_favourite_and_its_disturber_never_meet() {
     const DISTURBANCES: u64 = 1_500;
     /// Enough calls in a row to be favoured again.
     const CALLS: u64 = 40;
-    let gate = Biased::new(Pair::default());
+    let gate = lock(Pair::default());
     let (is_over, calls) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -66,7 +71,7 @@ fn a_favourite_and_its_disturber_never_meet() {
 fn more_threads_than_seats_all_get_in() {
     const THREADS: u64 = 12;
     const EACH: u64 = 20_000;
-    let gate = Biased::new(Pair::default());
+    let gate = lock(Pair::default());
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| (0..EACH).for_each(|_| gate.with(Pair::step)));
@@ -77,7 +82,7 @@ fn more_threads_than_seats_all_get_in() {
 
 #[test]
 fn a_thread_that_follows_another_is_let_in() {
-    let gate = Biased::new(Pair::default());
+    let gate = lock(Pair::default());
     for _ in 0..20 {
         thread::scope(|scope| {
             scope.spawn(|| (0..100).for_each(|_| gate.with(Pair::step)));
@@ -88,7 +93,7 @@ fn a_thread_that_follows_another_is_let_in() {
 
 #[test]
 fn a_panic_inside_leaves_the_gate_open_for_others() {
-    let gate = Biased::new(0u32);
+    let gate = lock(0u32);
     thread::scope(|scope| {
         scope.spawn(|| (0..100).for_each(|_| gate.with(|n| *n += 1)));
     });
@@ -106,7 +111,7 @@ fn a_panic_inside_leaves_the_gate_open_for_others() {
 
 #[test]
 fn to_enter_again_from_within_is_refused() {
-    let gate = Biased::new(0u32);
+    let gate = lock(0u32);
     (0..100).for_each(|_| gate.with(|n| *n += 1));
     let again = catch_unwind(AssertUnwindSafe(|| gate.with(|_| gate.with(|n| *n += 1))));
     assert!(again.is_err());
@@ -116,24 +121,24 @@ fn to_enter_again_from_within_is_refused() {
 }
 
 /// A port that says whether it was used after it was taken away.
-struct Port<'a> {
-    is_out: &'a AtomicBool,
+struct Port {
+    is_out: &'static AtomicBool,
 }
 
 #[test]
 fn a_detached_port_is_never_used_again() {
-    let table: Box<Handles<(), Port<'_>>> = Box::new(Handles::new(0x7E57));
+    let table: &'static Handles<(), Port> = Box::leak(Box::new(Handles::new(0x7E57)));
     for _ in 0..200 {
         let is_out = Box::leak(Box::new(AtomicBool::new(false)));
         let handle = table.insert(()).expect("room");
         assert!(table.attach(handle, || Some((Port { is_out }, &()))));
         let address = handle.addr();
-        let (table, is_out) = (&table, &*is_out);
+        let is_out = &*is_out;
         let polled = AtomicU64::new(0);
         thread::scope(|scope| {
             scope.spawn(|| {
                 let handle = std::ptr::without_provenance_mut(address);
-                let poll = |port: &mut Port<'_>| assert!(!port.is_out.load(Ordering::Relaxed));
+                let poll = |port: &mut Port| assert!(!port.is_out.load(Ordering::Relaxed));
                 while table.port(handle, poll).is_some() {
                     polled.fetch_add(1, Ordering::Relaxed);
                 }

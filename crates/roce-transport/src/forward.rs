@@ -22,7 +22,7 @@ impl<S: UcSend, R: UcRecv> ForwardLoop<S, R> {
         let mut backoff = Backoff::new(self.spin);
         while !self.shared.is_stopped() {
             self.tx.progress()?;
-            let Some(slot) = self.rx.next(|_| true)? else {
+            let Some(slot) = self.rx.next()? else {
                 backoff.idle();
                 continue;
             };

@@ -28,30 +28,29 @@ impl SlotSequence {
         Self { next: NONE, expected: NONE, missing, missing_count: 0, mask: num_pages - 1 }
     }
 
-    /// Takes the slot of the next message if it is the expected one and none is missing: a slot of the ring, then.
+    /// Whether the slot is the expected one, and none is missing. Then it is one of the ring.
     #[inline]
-    pub(crate) fn follows(&mut self, slot: u32) -> bool {
-        let follows = u64::from(slot) == self.next;
-        if follows {
-            self.next = self.after(slot);
-        }
-        follows
+    pub(crate) fn is_next(&self, slot: u32) -> bool {
+        u64::from(slot) == self.next
+    }
+
+    /// Takes the slot of the next message, for which [`is_next`](Self::is_next).
+    #[inline]
+    pub(crate) fn advance(&mut self, slot: u32) {
+        self.next = self.after(slot);
     }
 
     /// Takes the slot of the next message, which is one of the ring; gives the change in the number of lost ones.
     pub(crate) fn arrived(&mut self, slot: u32) -> i64 {
-        if self.follows(slot) {
-            return 0;
-        }
         if self.next != NONE {
             self.expected = self.next;
         }
-        let change = self.arrived_out_of_order(slot);
+        let change = self.arrived_anywhere(slot);
         self.next = if self.missing_count == 0 { self.expected } else { NONE };
         change
     }
 
-    fn arrived_out_of_order(&mut self, slot: u32) -> i64 {
+    fn arrived_anywhere(&mut self, slot: u32) -> i64 {
         let expected = u32::try_from(self.expected).unwrap_or(slot);
         let gap = slot.wrapping_sub(expected) & self.mask;
         let pages = self.mask + 1;
@@ -123,15 +122,18 @@ mod tests {
     }
 
     #[test]
-    fn only_the_expected_slot_follows_and_only_while_none_is_missing() {
+    fn only_the_expected_slot_is_next_and_only_while_none_is_missing() {
         let mut sequence = SlotSequence::new(8);
-        assert!(!sequence.follows(u32::MAX) && !sequence.follows(6), "nothing is expected yet");
+        assert!(!sequence.is_next(6) && !sequence.is_next(u32::MAX), "nothing is expected yet");
         assert_eq!(sequence.arrived(6), 0);
-        assert!(sequence.follows(7) && sequence.follows(0) && !sequence.follows(0));
-        assert_eq!(sequence.arrived(2), 1);
-        assert!(!sequence.follows(3), "slot 1 is missing");
-        assert_eq!((sequence.arrived(3), sequence.arrived(1)), (0, -1));
-        assert!(sequence.follows(4));
+        for slot in [7, 0, 1] {
+            assert!(sequence.is_next(slot) && !sequence.is_next(slot + 1));
+            sequence.advance(slot);
+        }
+        assert_eq!(sequence.arrived(3), 1);
+        assert!(!sequence.is_next(4) && !sequence.is_next(u32::MAX), "slot 2 is missing");
+        assert_eq!((sequence.arrived(4), sequence.arrived(2)), (0, -1));
+        assert!(sequence.is_next(5));
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use roce_core::{CompletionError, RecvCompletion, RecvKind, RecvWr, UcRecv};
-use roce_ring::{Geometry, Producer};
+use roce_core::{CompletionError, Received, RecvCompletion, RecvKind, RecvWr, UcRecv};
+use roce_ring::{Geometry, Producer, Ring};
 
 use crate::config::{Config, ImmediateFormat, OverrunPolicy};
 use crate::error::{Error, Outcome};
@@ -15,10 +15,37 @@ use crate::transceiver::Shared;
 /// Completions taken from the queue pair at once.
 const BATCH: usize = 16;
 
+/// The number of no [`RecvKind`].
+const NO_KIND: u8 = u8::MAX;
+
+/// Which slots may be handed out now; the others are held back.
+pub(crate) trait Gate {
+    fn lets_out(&self, slot: u32) -> bool;
+}
+
+/// Lets all out.
+#[derive(Debug)]
+pub(crate) struct NoGate;
+
+impl Gate for NoGate {
+    fn lets_out(&self, _: u32) -> bool {
+        true
+    }
+}
+
+/// A TX ring: lets out the slots whose answer it can take.
+impl Gate for Arc<Ring> {
+    #[inline]
+    fn lets_out(&self, slot: u32) -> bool {
+        self.flag_is_free(slot)
+    }
+}
+
 /// The receiving side of every mode: gives the slots of the messages that have arrived.
 #[derive(Debug)]
-pub(crate) struct RxPath<R> {
+pub(crate) struct RxPath<R, G = NoGate> {
     recv: R,
+    gate: G,
     geometry: Geometry,
     /// The kind of message whose immediate names its slot, as a number, and where.
     naming: u8,
@@ -30,13 +57,18 @@ pub(crate) struct RxPath<R> {
     shared: Arc<Shared>,
 }
 
-impl<R: UcRecv> RxPath<R> {
-    pub(crate) fn new(recv: R, config: &Config, shared: Arc<Shared>) -> Self {
+impl<R: UcRecv, G: Gate> RxPath<R, G> {
+    pub(crate) fn new(recv: R, gate: G, config: &Config, shared: Arc<Shared>) -> Self {
         let geometry = config.geometry;
         Self {
             recv,
+            gate,
             geometry,
-            naming: if config.immediate == ImmediateFormat::Ignore {u8::MAX} else {RecvKind::WriteWithImm as u8},
+            naming: if config.immediate == ImmediateFormat::Ignore {
+                NO_KIND
+            } else {
+                RecvKind::WriteWithImm as u8
+            },
             slot_bits: config.immediate.slot_bits(geometry.num_pages()),
             overrun: config.overrun,
             sequence: SlotSequence::new(geometry.num_pages()),
@@ -51,15 +83,23 @@ impl<R: UcRecv> RxPath<R> {
     /// All completions at hand are looked at before: a later one may have overwritten the slot. The link is asked
     /// for more only when none that waits may go.
     #[inline(always)] // into its caller, though there may be several
-    pub(crate) fn next(&mut self, may_go: impl Fn(u32) -> bool) -> Outcome<Option<u32>> {
+    pub(crate) fn next(&mut self) -> Outcome<Option<u32>> {
         if self.pending.is_empty() {
-            match self.poll()? {
-                1 => return self.next_alone(may_go),
-                0 => return Ok(None),
-                count => self.take_in(count)?,
+            let count = self.poll()?;
+            if count == 1
+                && let Some(slot) = self.straight_through()
+            {
+                self.rearm(self.batch[0].id)?;
+                return Ok(Some(slot));
             }
+            if count == 0 {
+                return Ok(None);
+            }
+            self.take_in(count)?;
+        } else {
+            self.look_again()?;
         }
-        let found = self.next_waiting(may_go)?;
+        let found = self.hand_out()?;
         Ok(found)
     }
 
@@ -68,33 +108,40 @@ impl<R: UcRecv> RxPath<R> {
         !self.pending.is_empty()
     }
 
-    /// The one message in the batch, before which none waits: it goes straight through.
+    /// The slot of the one message in the batch, before which none waits, if nothing about it needs a second look.
+    /// Else the message is not taken yet.
     #[inline(always)] // into its caller, though there may be several
-    fn next_alone(&mut self, may_go: impl Fn(u32) -> bool) -> Outcome<Option<u32>> {
-        let receive = self.batch[0].id;
-        let Some(slot) = self.arrived(0)? else { return Ok(None) };
-        if !may_go(slot) {
-            self.hold_back(slot, receive);
-            return Ok(None);
-        }
-        self.rearm(receive)?;
-        Ok(Some(slot))
+    fn straight_through(&mut self) -> Option<u32> {
+        let RecvCompletion { id, result: Ok(ref received) } = self.batch[0] else { return None };
+        let slot = match self.named_by(received) {
+            Some(slot) if self.sequence.is_next(slot) && self.gate.lets_out(slot) => {
+                self.sequence.advance(slot);
+                slot
+            }
+            None if id < self.geometry.num_pages() && self.gate.lets_out(id) => id,
+            _ => return None,
+        };
+        self.shared.counters.rx.received.add(1);
+        Some(slot)
     }
 
-    #[cold]
-    fn hold_back(&mut self, slot: u32, receive: u32) {
-        self.pending.push(slot, receive);
-    }
-
-    #[inline(never)] // the rarer way, and a long one
-    fn next_waiting(&mut self, may_go: impl Fn(u32) -> bool) -> Outcome<Option<u32>> {
+    /// All completions at hand, and if no slot that waits may go, what the link has besides.
+    #[inline(never)] // the rarer way
+    fn look_again(&mut self) -> Outcome<()> {
         let landed = self.poll_landed()?;
         self.take_in(landed)?;
-        if !self.pending.any(&may_go) {
+        if !self.pending.any(|slot| self.gate.lets_out(slot)) {
             let count = self.poll()?;
             self.take_in(count)?;
         }
-        let Some((slot, receive)) = self.pending.take(may_go) else { return Ok(None) };
+        Ok(())
+    }
+
+    #[inline(never)] // the rarer way
+    fn hand_out(&mut self) -> Outcome<Option<u32>> {
+        let Some((slot, receive)) = self.pending.take(|slot| self.gate.lets_out(slot)) else {
+            return Ok(None);
+        };
         self.rearm(receive)?;
         Ok(Some(slot))
     }
@@ -114,56 +161,44 @@ impl<R: UcRecv> RxPath<R> {
     }
 
     fn accept(&mut self, at: usize) -> Outcome<()> {
-        let receive = self.batch[at].id;
-        let Some(slot) = self.arrived(at)? else { return Ok(()) };
-        match self.pending.push(slot, receive) {
+        let RecvCompletion { id, ref result } = self.batch[at];
+        let counters = &self.shared.counters.rx;
+        let received = match result {
+            Ok(received) => received,
+            Err(e) => return Err(broken(&self.shared, *e)),
+        };
+        counters.received.add(1);
+        let named = self.named_by(received);
+        let slot = named.unwrap_or(id);
+        if slot >= self.geometry.num_pages() {
+            counters.dropped.add(1);
+            return self.rearm(id);
+        }
+        if named.is_some() {
+            let lost = self.sequence.arrived(slot);
+            counters.lost.set(counters.lost.get().wrapping_add_signed(lost));
+        }
+        match self.pending.push(slot, id) {
             None => Ok(()),
             Some(overwritten) => {
-                self.shared.counters.rx.overruns.add(1);
+                counters.overruns.add(1);
                 self.rearm(overwritten)?;
-                if self.overrun == OverrunPolicy::Fail { Err(Box::new(Error::Overrun { slot })) } else { Ok(()) }
+                if self.overrun == OverrunPolicy::Fail {
+                    Err(Box::new(Error::Overrun { slot }))
+                } else {
+                    Ok(())
+                }
             }
         }
     }
 
-    /// The slot of the message at `at` in the batch; `None` where it has none, and its receive is posted again.
-    #[inline(always)] // into its caller, though there may be several
-    fn arrived(&mut self, at: usize) -> Outcome<Option<u32>> {
-        let RecvCompletion { id, ref result } = self.batch[at];
-        let received = match *result {
-            Ok(ref received) => received,
-            Err(e) => return Err(broken(&self.shared, e)),
-        };
-        self.shared.counters.rx.received.add(1);
-        let (slot, is_there) = match received.imm {
-            Some(imm) if received.kind as u8 == self.naming => {
-                let slot = imm & self.slot_bits;
-                (slot, self.sequence.follows(slot) || self.note_order(slot))
-            }
-            _ => (id, id < self.geometry.num_pages()),
-        };
-        if !is_there {
-            self.drop_message(id)?;
-            return Ok(None);
+    /// The slot that the sender aimed at, for a message that says so. The ring need not have it.
+    #[inline]
+    fn named_by(&self, received: &Received) -> Option<u32> {
+        match received.imm {
+            Some(imm) if received.kind as u8 == self.naming => Some(imm & self.slot_bits),
+            _ => None,
         }
-        Ok(Some(slot))
-    }
-
-    /// Counts what the order of the slots says of losses; `false` for a slot that the ring does not have.
-    #[cold]
-    fn note_order(&mut self, slot: u32) -> bool {
-        let is_there = slot < self.geometry.num_pages();
-        if is_there {
-            let lost = &self.shared.counters.rx.lost;
-            lost.set(lost.get().wrapping_add_signed(self.sequence.arrived(slot)));
-        }
-        is_there
-    }
-
-    #[cold]
-    fn drop_message(&mut self, receive: u32) -> Outcome<()> {
-        self.shared.counters.rx.dropped.add(1);
-        self.rearm(receive)
     }
 
     #[inline]
@@ -220,7 +255,7 @@ impl<R: UcRecv> RxLoop<R> {
     pub(crate) fn run(mut self) -> Result<(), Error> {
         let mut backoff = Backoff::new(self.spin);
         while !self.shared.is_stopped() {
-            match self.path.next(|_| true)? {
+            match self.path.next()? {
                 Some(slot) => {
                     backoff.reset();
                     self.publish(slot)?;

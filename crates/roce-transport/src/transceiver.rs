@@ -1,7 +1,7 @@
 //! The states of a transceiver, and the calls that lead from one to the next.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -13,7 +13,7 @@ use crate::cpu::Placement;
 use crate::device::AnyDevice;
 use crate::error::Error;
 use crate::forward::ForwardLoop;
-use crate::rx::{RxLoop, RxPath, receive_of};
+use crate::rx::{Gate, NoGate, RxLoop, RxPath, receive_of};
 use crate::stats::{Counters, Stats};
 use crate::tx::{Route, TxLoop, TxPath};
 use crate::unified::Unified;
@@ -49,21 +49,32 @@ impl fmt::Display for State {
 }
 
 /// What the threads of a transceiver, and its owner, see of each other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Shared {
-    stop: AtomicBool,
+    /// Slots of a ring while it is open, 0 once it is stopped: one look tells both.
+    open_slots: AtomicU32,
     error: OnceLock<Error>,
     pub(crate) counters: Counters,
 }
 
 impl Shared {
+    fn new(num_pages: u32) -> Self {
+        Self { open_slots: AtomicU32::new(num_pages), error: OnceLock::new(), counters: Counters::default() }
+    }
+
     #[inline]
     pub(crate) fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        self.open_slots.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether it is not stopped and has that slot.
+    #[inline]
+    pub(crate) fn is_open_for(&self, slot: u32) -> bool {
+        slot < self.open_slots.load(Ordering::Relaxed)
     }
 
     pub(crate) fn stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.open_slots.store(0, Ordering::Relaxed);
     }
 
     /// Why nothing goes on once it is stopped.
@@ -156,13 +167,14 @@ impl<D: Device> Transceiver<D> {
         config: Config,
         open: impl Fn(&Config) -> Result<D, D::Error> + Send + Sync + 'static,
     ) -> Self {
+        let shared = Arc::new(Shared::new(config.geometry.num_pages()));
         Self {
             config,
             open: Box::new(open),
             inner: Mutex::new(Inner { phase: Phase::Created, parts: None }),
             monitor_ended: Condvar::new(),
             wire: OnceLock::new(),
-            shared: Arc::default(),
+            shared,
         }
     }
 
@@ -307,7 +319,7 @@ impl<D: Device> Transceiver<D> {
         let rings = (Arc::clone(&parts.rx_ring), Arc::clone(&parts.tx_ring));
         match std::mem::replace(&mut inner.phase, Phase::Unified) {
             Phase::Connected { send, recv, route } => Some(Unified::new(
-                self.rx_path(recv),
+                self.rx_path(recv, Arc::clone(&rings.1)),
                 self.tx_path(send, route),
                 rings,
                 Arc::clone(&self.shared),
@@ -374,8 +386,8 @@ impl<D: Device> Transceiver<D> {
         Error::Device { device: self.config.device.name.clone(), source: Arc::new(source) }
     }
 
-    fn rx_path<R: roce_core::UcRecv>(&self, recv: R) -> RxPath<R> {
-        RxPath::new(recv, &self.config, Arc::clone(&self.shared))
+    fn rx_path<R: roce_core::UcRecv, G: Gate>(&self, recv: R, gate: G) -> RxPath<R, G> {
+        RxPath::new(recv, gate, &self.config, Arc::clone(&self.shared))
     }
 
     fn tx_path<S: roce_core::UcSend>(&self, send: S, route: Route) -> TxPath<S> {
@@ -404,7 +416,7 @@ impl<D: Device> Transceiver<D> {
         let shared = || Arc::clone(&self.shared);
         let spin = self.config.spin;
         let rx = |recv| RxLoop {
-            path: self.rx_path(recv),
+            path: self.rx_path(recv, NoGate),
             ring: rx_ring,
             overrun: self.config.overrun,
             spin,
@@ -432,7 +444,7 @@ impl<D: Device> Transceiver<D> {
             }
             Mode::Forward => {
                 let forward = ForwardLoop {
-                    rx: self.rx_path(recv),
+                    rx: self.rx_path(recv, NoGate),
                     tx: self.tx_path(send, route),
                     spin,
                     shared: shared(),

@@ -42,7 +42,7 @@ struct Request {
     wr: SendWr,
     /// Where the peer's ring begins, for WRITEs.
     base: u64,
-    page_size: u32,
+    page_size: u64,
 }
 
 impl Request {
@@ -52,13 +52,13 @@ impl Request {
             Route::Send => (Verb::Send { imm: None }, 0),
             Route::WriteWithImm { base, rkey } => (Verb::Write { addr: 0, rkey, imm: Some(0) }, base),
         };
-        Self { wr: SendWr { sge, verb }, base, page_size: geometry.page_size() }
+        Self { wr: SendWr { sge, verb }, base, page_size: geometry.page_size().into() }
     }
 
     /// Makes it that of a slot.
     #[inline]
     fn aim(&mut self, slot: u32) {
-        let offset = u64::from(slot) * u64::from(self.page_size);
+        let offset = u64::from(slot) * self.page_size;
         self.wr.sge.offset = offset;
         if let Verb::Write { addr, imm, .. } = &mut self.wr.verb {
             *addr = self.base.wrapping_add(offset);
@@ -81,7 +81,12 @@ pub(crate) struct TxPath<S> {
 
 impl<S: UcSend> TxPath<S> {
     /// Sends slots of a region that way.
-    pub(crate) fn new(send: S, config: &Config, (region, route): (RegionId, Route), shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(
+        send: S,
+        config: &Config,
+        (region, route): (RegionId, Route),
+        shared: Arc<Shared>,
+    ) -> Self {
         let request = Request::new(region, route, config.geometry);
         Self { send, request, waiting: false, polls_left: REAP_EVERY, spin: config.spin, shared }
     }

@@ -17,23 +17,21 @@ use crate::tx::TxPath;
 /// Dropping it gives the queue pair back.
 #[derive(Debug)]
 pub struct Unified<Q: UcQp = AnyQp> {
-    rx: RxPath<Q::Recv>,
+    rx: RxPath<Q::Recv, Arc<Ring>>,
     tx: TxPath<Q::Send>,
     rx_ring: Arc<Ring>,
     tx_ring: Arc<Ring>,
-    geometry: Geometry,
     shared: Arc<Shared>,
 }
 
 impl<Q: UcQp> Unified<Q> {
     pub(crate) fn new(
-        rx: RxPath<Q::Recv>,
+        rx: RxPath<Q::Recv, Arc<Ring>>,
         tx: TxPath<Q::Send>,
         (rx_ring, tx_ring): (Arc<Ring>, Arc<Ring>),
         shared: Arc<Shared>,
     ) -> Self {
-        let geometry = rx_ring.geometry();
-        Self { rx, tx, rx_ring, tx_ring, geometry, shared }
+        Self { rx, tx, rx_ring, tx_ring, shared }
     }
 
     /// The slot of the next request, if one has arrived. Never blocks.
@@ -54,7 +52,7 @@ impl<Q: UcQp> Unified<Q> {
 
     /// As [`tx_publish`](Self::tx_publish), for the first `len` bytes, at most a page.
     pub fn tx_publish_len(&mut self, slot: u32, len: u32) -> Result<(), Error> {
-        let page_size = self.geometry.page_size();
+        let page_size = self.geometry().page_size();
         if len > page_size {
             return Err(Error::Length { len, page_size });
         }
@@ -74,7 +72,7 @@ impl<Q: UcQp> Unified<Q> {
     /// The rings' shape.
     #[inline]
     pub fn geometry(&self) -> Geometry {
-        self.geometry
+        self.rx_ring.geometry()
     }
 
     /// Whether the transceiver has neither been closed nor failed.
@@ -87,7 +85,7 @@ impl<Q: UcQp> Unified<Q> {
     fn try_poll(&mut self) -> Outcome<Option<u32>> {
         self.check_open()?;
         self.tx.progress()?;
-        self.rx.next(|slot| self.tx_ring.flag_is_free(slot))
+        self.rx.next()
     }
 
     #[inline(always)] // into its caller, though there may be several
@@ -96,8 +94,9 @@ impl<Q: UcQp> Unified<Q> {
         slot: u32,
         send: impl FnOnce(&mut TxPath<Q::Send>, u32) -> Outcome<bool>,
     ) -> Outcome<()> {
-        self.check_open()?;
-        self.check_slot(slot)?;
+        if !self.shared.is_open_for(slot) {
+            return Err(self.not_open_for(slot));
+        }
         if send(&mut self.tx, slot)? { Ok(()) } else { Err(self.shared.stopped_by()) }
     }
 
@@ -106,10 +105,11 @@ impl<Q: UcQp> Unified<Q> {
         if self.is_open() { Ok(()) } else { Err(self.shared.stopped_by()) }
     }
 
-    #[inline]
-    fn check_slot(&self, slot: u32) -> Outcome<()> {
-        let num_pages = self.geometry.num_pages();
-        if slot < num_pages { Ok(()) } else { Err(Box::new(Error::Slot { slot, num_pages })) }
+    #[cold]
+    #[inline(never)]
+    fn not_open_for(&self, slot: u32) -> Box<Error> {
+        let num_pages = self.geometry().num_pages();
+        if self.is_open() { Box::new(Error::Slot { slot, num_pages }) } else { self.shared.stopped_by() }
     }
 
     #[cold]
