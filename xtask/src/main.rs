@@ -5,6 +5,7 @@
 
 #![deny(unsafe_code)]
 
+mod bench;
 mod build;
 mod cargo;
 mod emulate;
@@ -32,6 +33,7 @@ usage: cargo xtask COMMAND [OPTIONS]
   setup [--check]     installs what building and testing need; --check only says what is missing
   build [--release]   builds the programs
   install [OPTIONS]   installs the C libraries, headers and programs (--help: options)
+  bench [OPTIONS]     measures the transport beside its raw limits, and compares results (--help: options)
   emulate [OPTIONS]   runs FPGA, decoder and playback on this machine and checks every answer (--help: options)
   test [--quick]      setup, then everything that can be tested here; --quick leaves out what takes minutes
   vm [--] COMMAND     runs a command in a virtual machine that has soft-RoCE (--help: options)
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
     let rest: Vec<OsString> = args.collect();
     let result = match command.to_str() {
         Some("setup") => setup::run(rest),
+        Some("bench") => bench::run(rest),
         Some("build") => build::run(rest),
         Some("install") => install::run(rest),
         Some("emulate") => emulate::run(rest),

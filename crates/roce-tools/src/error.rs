@@ -73,6 +73,36 @@ pub enum Error {
         /// Why.
         source: roce_transport::DeviceError,
     },
+    /// A ring could not be made.
+    #[error(transparent)]
+    Ring(#[from] roce_ring::RingError),
+    /// What a measurement is compared with failed.
+    #[error("{what}: {source}")]
+    Raw {
+        /// What it was.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// A measured call was not answered as it has to be: a defect.
+    #[error("an answer is wrong: the transport or the dispatcher is broken, and its speed is worth nothing")]
+    WrongAnswer,
+    /// A measurement was stopped before its end.
+    #[error("stopped; {done} of {of} measurements were done")]
+    Stopped {
+        /// Points measured.
+        done: usize,
+        /// Points planned.
+        of: usize,
+    },
+    /// A plot could not be drawn.
+    #[error("cannot draw {what}: {reason}")]
+    Plot {
+        /// Its title.
+        what: String,
+        /// Why.
+        reason: String,
+    },
     /// The rings of the transceiver are in use already.
     #[error("the transceiver's rings are in other hands")]
     Taken,

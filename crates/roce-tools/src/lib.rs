@@ -1,4 +1,4 @@
-//! The parts of the programs `hsb-bridge-cpu`, `hsb-fpga-emulator` and `hsb-fpga-playback`.
+//! The parts of the programs `hsb-bridge-cpu`, `hsb-fpga-emulator`, `hsb-fpga-playback` and `roce-perf`.
 //!
 //! - [`workload`]: what is sent and what must come back.
 //! - [`bridge`]: takes requests from the wire and answers them.
@@ -6,9 +6,10 @@
 //! - [`playback`]: plays a workload through an FPGA and judges the answers.
 //! - [`decoder`]: real decoding of real syndromes, from a detector error model.
 //! - [`handlers`]: the functions that the bridge serves.
+//! - [`perf`]: measurements, each beside its raw limit.
 //! - [`cli`], [`output`], [`signal`]: what the programs have in common.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod bridge;
 pub mod cli;
@@ -17,6 +18,7 @@ pub mod emulator;
 mod error;
 pub mod handlers;
 pub mod output;
+pub mod perf;
 pub mod playback;
 pub mod signal;
 pub mod workload;

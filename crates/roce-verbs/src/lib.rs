@@ -55,6 +55,9 @@ mod mr;
 #[allow(unsafe_code)]
 mod pd;
 mod qp;
+#[cfg(feature = "raw")]
+#[allow(unsafe_code)]
+mod raw;
 mod recv;
 mod send;
 #[allow(unsafe_code)]
@@ -71,6 +74,8 @@ pub use device::device_names;
 pub use error::{Place, RtrError, VerbsError};
 pub use fabric::{VerbsConfig, VerbsDevice, VerbsQp};
 pub use gid::{GidEntry, GidTable, GidType};
+#[cfg(feature = "raw")]
+pub use raw::RawEnd;
 pub use recv::VerbsRecv;
 pub use send::VerbsSend;
 pub use stats::VerbsStats;

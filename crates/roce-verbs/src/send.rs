@@ -48,6 +48,12 @@ impl VerbsSend {
         }
     }
 
+    /// The queue pair, and the bytes of the longest message that it posts inline.
+    #[cfg(feature = "raw")]
+    pub(crate) fn queue_pair(&self) -> (&Arc<QpHandle>, usize) {
+        (&self.qp, self.batch.max_inline())
+    }
+
     fn count_posted(&self) {
         self.stats.tx.posted.set(self.window.posted());
         self.stats.tx.signalled.set(self.window.signalled());

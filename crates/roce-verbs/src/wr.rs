@@ -58,6 +58,11 @@ impl SendBatch {
         }
     }
 
+    #[cfg(feature = "raw")]
+    pub(crate) fn max_inline(&self) -> usize {
+        self.max_inline
+    }
+
     /// Sends staged and not posted.
     pub(crate) fn len(&self) -> usize {
         self.end - self.first
@@ -155,7 +160,7 @@ impl SendBatch {
 }
 
 #[inline]
-fn set_verb(request: &mut ibv_send_wr, verb: Verb) {
+pub(crate) fn set_verb(request: &mut ibv_send_wr, verb: Verb) {
     let (opcode, imm) = match verb {
         Verb::Send { imm: None } => (ibv_wr_opcode::IBV_WR_SEND, 0),
         Verb::Send { imm: Some(imm) } => (ibv_wr_opcode::IBV_WR_SEND_WITH_IMM, imm),

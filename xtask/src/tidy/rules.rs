@@ -15,6 +15,7 @@ const UNSAFE: &[&str] = &[
     "crates/roce-ring/src/memory.rs",
     "crates/roce-soft/src/udp/batch.rs",
     "crates/roce-soft/src/udp/socket.rs",
+    "crates/roce-tools/src/perf/limit/socket.rs",
     "crates/roce-transport/src/cpu.rs",
     "crates/roce-verbs/src/",
     "xtask/src/process.rs",

@@ -1,0 +1,215 @@
+//! A UDP ping-pong, and a stream of batches there and back.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use roce_transport::Backoff;
+
+use super::socket::{Address, Batch, Socket};
+use crate::Error;
+use crate::perf::meter::{Meter, Sample};
+use crate::perf::place::Seats;
+use crate::perf::plan::Budget;
+use crate::perf::wire::{LOOK_EVERY, LOST_AFTER, Pacer};
+
+/// Packets of one system call, as the transport's batches.
+const BATCH: usize = 16;
+
+/// What goes to and fro.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::perf) struct Exchange {
+    pub(in crate::perf) caller: Ipv4Addr,
+    pub(in crate::perf) service: Ipv4Addr,
+    /// UDP payload bytes of a request.
+    pub(in crate::perf) request_len: usize,
+    /// UDP payload bytes of an answer.
+    pub(in crate::perf) answer_len: usize,
+}
+
+struct Ends {
+    caller: Socket,
+    service: Socket,
+    to_caller: Address,
+    to_service: Address,
+}
+
+impl Exchange {
+    /// On ports of their own.
+    fn bind(&self) -> Result<Ends, Error> {
+        let bind = |ip| {
+            let socket = Socket::bind(SocketAddrV4::new(ip, 0))?;
+            let address = Address::new(socket.address()?);
+            Ok((socket, address))
+        };
+        let ((caller, to_caller), (service, to_service)) =
+            (bind(self.caller).map_err(failed)?, bind(self.service).map_err(failed)?);
+        Ok(Ends { caller, service, to_caller, to_service })
+    }
+
+    /// One packet there, one back; with `rate` so many per second, each timed from when it was due.
+    pub(in crate::perf) fn ping_pong(
+        &self,
+        rate: Option<u32>,
+        seats: &Seats,
+        budget: Budget,
+        stop: &AtomicBool,
+    ) -> Result<Sample, Error> {
+        let ends = self.bind()?;
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let service = scope.spawn(|| {
+                seats.take(1)?;
+                self.echo(&ends, seats, &over).map_err(failed)
+            });
+            let caller = scope.spawn(|| {
+                seats.take(0)?;
+                self.ping(&ends, Pacer::new(rate), seats, Meter::new(budget, 1, stop)).map_err(failed)
+            });
+            let sample = caller.join().map_err(|_| Error::Panicked)?;
+            over.store(true, Ordering::Relaxed);
+            service.join().map_err(|_| Error::Panicked)??;
+            sample
+        })
+    }
+
+    fn echo(&self, ends: &Ends, seats: &Seats, over: &AtomicBool) -> io::Result<()> {
+        let mut buffer = vec![0; self.request_len];
+        let answer = vec![0; self.answer_len];
+        let mut backoff = Backoff::new(seats.spin);
+        while !over.load(Ordering::Relaxed) {
+            if ends.service.receive(&mut buffer)? {
+                ends.service.send(&ends.to_caller, &answer)?;
+                backoff.reset();
+            } else {
+                backoff.idle();
+            }
+        }
+        Ok(())
+    }
+
+    fn ping(&self, ends: &Ends, mut pacer: Pacer, seats: &Seats, mut meter: Meter<'_>) -> io::Result<Sample> {
+        let request = vec![0; self.request_len];
+        let mut buffer = vec![0; self.answer_len];
+        let mut then = Instant::now();
+        loop {
+            then = pacer.wait(then);
+            ends.caller.send(&ends.to_service, &request)?;
+            let came = wait(then, seats, || ends.caller.receive(&mut buffer))?;
+            let now = Instant::now();
+            let goes_on = if came { meter.record(now, nanos(now - then)) } else { meter.lose(now, 1) };
+            if !goes_on {
+                return Ok(meter.finish());
+            }
+            then = now;
+        }
+    }
+
+    /// As many packets under way as `depth`, in batches.
+    pub(in crate::perf) fn stream(
+        &self,
+        depth: usize,
+        seats: &Seats,
+        budget: Budget,
+        stop: &AtomicBool,
+    ) -> Result<Sample, Error> {
+        let ends = self.bind()?;
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let service = scope.spawn(|| {
+                seats.take(1)?;
+                self.echo_batches(&ends, seats, &over).map_err(failed)
+            });
+            let caller = scope.spawn(|| {
+                seats.take(0)?;
+                self.pump(&ends, depth, seats, Meter::new(budget, 1, stop)).map_err(failed)
+            });
+            let sample = caller.join().map_err(|_| Error::Panicked)?;
+            over.store(true, Ordering::Relaxed);
+            service.join().map_err(|_| Error::Panicked)??;
+            sample
+        })
+    }
+
+    fn echo_batches(&self, ends: &Ends, seats: &Seats, over: &AtomicBool) -> io::Result<()> {
+        let mut incoming = Batch::incoming(BATCH);
+        let mut answers = Batch::to(ends.to_caller, BATCH, self.answer_len);
+        let mut backoff = Backoff::new(seats.spin);
+        while !over.load(Ordering::Relaxed) {
+            let mut due = incoming.receive(&ends.service)?;
+            if due == 0 {
+                backoff.idle();
+                continue;
+            }
+            backoff.reset();
+            while due > 0 && !over.load(Ordering::Relaxed) {
+                due -= answers.send(&ends.service, due)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn pump(&self, ends: &Ends, depth: usize, seats: &Seats, mut meter: Meter<'_>) -> io::Result<Sample> {
+        let mut requests = Batch::to(ends.to_service, BATCH, self.request_len);
+        let mut incoming = Batch::incoming(BATCH);
+        let mut sent_at = vec![Instant::now(); depth];
+        let (mut sent, mut answered) = (0usize, 0usize);
+        loop {
+            while sent - answered < depth {
+                let now = Instant::now();
+                let count = requests.send(&ends.caller, BATCH.min(depth - (sent - answered)))?;
+                (sent..sent + count).for_each(|n| sent_at[n % depth] = now);
+                sent += count;
+                if count == 0 {
+                    break;
+                }
+            }
+            let mut came = 0;
+            let oldest = sent_at[answered % depth];
+            wait(oldest, seats, || {
+                came = incoming.receive(&ends.caller)?;
+                Ok(came > 0)
+            })?;
+            let now = Instant::now();
+            let mut goes_on = true;
+            for n in answered..answered + came {
+                goes_on = meter.record(now, nanos(now - sent_at[n % depth]));
+            }
+            answered += came;
+            if came == 0 {
+                goes_on = meter.lose(now, (sent - answered) as u64);
+                answered = sent;
+            }
+            if !goes_on {
+                return Ok(meter.finish());
+            }
+        }
+    }
+}
+
+/// Polls until something is there, or it is lost.
+#[inline]
+fn wait(since: Instant, seats: &Seats, mut poll: impl FnMut() -> io::Result<bool>) -> io::Result<bool> {
+    let mut backoff = Backoff::new(seats.spin);
+    let mut polls = 0u32;
+    loop {
+        if poll()? {
+            return Ok(true);
+        }
+        backoff.idle();
+        polls += 1;
+        if polls.is_multiple_of(LOOK_EVERY) && since.elapsed() > LOST_AFTER {
+            return Ok(false);
+        }
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn failed(source: io::Error) -> Error {
+    Error::Raw { what: "the UDP ping-pong", source }
+}

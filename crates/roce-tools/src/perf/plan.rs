@@ -1,0 +1,311 @@
+//! What is measured, and for how long.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use roce_dispatch::rpc::HEADER_LEN;
+
+use super::place::Placement;
+use crate::Error;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Case {
+    /// Round trips, one at a time.
+    Rtt,
+    /// Round trips, many at a time.
+    Throughput,
+    /// Round trips at a fixed rate.
+    Jitter,
+    /// Through a ring to another thread, and back.
+    Handoff,
+    /// The dispatcher alone.
+    Dispatch,
+    /// The packet codec of the userspace link alone.
+    Codec,
+}
+
+impl Case {
+    /// As in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rtt => "rtt",
+            Self::Throughput => "throughput",
+            Self::Jitter => "jitter",
+            Self::Handoff => "handoff",
+            Self::Dispatch => "dispatch",
+            Self::Codec => "codec",
+        }
+    }
+
+    /// Whether it goes over a link, so that there is a service in some mode.
+    pub fn is_wire(self) -> bool {
+        matches!(self, Self::Rtt | Self::Throughput | Self::Jitter)
+    }
+}
+
+/// How the service works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServiceMode {
+    /// Threads for receiving, dispatching and sending, rings in between.
+    Threads,
+    /// One thread does all of it.
+    Unified,
+    /// One thread sends requests back as they are.
+    Forward,
+    /// There is no service.
+    #[value(skip)]
+    None,
+}
+
+impl ServiceMode {
+    /// As in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Threads => "threads",
+            Self::Unified => "unified",
+            Self::Forward => "forward",
+            Self::None => "none",
+        }
+    }
+
+    /// Its threads that never sleep.
+    pub(super) fn busy_threads(self) -> usize {
+        match self {
+            Self::Threads => 3,
+            Self::Unified | Self::Forward => 1,
+            Self::None => 0,
+        }
+    }
+}
+
+/// One measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Point {
+    /// What is measured.
+    pub case: Case,
+    /// How the service works.
+    pub mode: ServiceMode,
+    /// Bytes of a frame, the RPC header included; 0 where no bytes are moved.
+    pub frame: u32,
+    /// Requests under way at once.
+    pub depth: u32,
+    /// Requests per second; `None`: as fast as they go.
+    pub rate: Option<u32>,
+}
+
+impl Point {
+    /// Threads that never sleep while it is measured.
+    pub fn busy_threads(&self) -> usize {
+        match self.case {
+            Case::Handoff => 2,
+            Case::Dispatch | Case::Codec => 1,
+            Case::Rtt | Case::Throughput | Case::Jitter => 1 + self.mode.busy_threads(),
+        }
+    }
+
+    /// For people: `rtt unified 64 B`.
+    pub fn title(&self) -> String {
+        let mut title = self.case.name().to_owned();
+        if self.mode != ServiceMode::None {
+            title += &format!(" {}", self.mode.name());
+        }
+        if self.frame != 0 {
+            title += &format!(" {} B", self.frame);
+        }
+        if self.depth > 1 {
+            title += &format!(" depth {}", self.depth);
+        }
+        title
+    }
+}
+
+/// How long one run of a case takes. Its limit takes as long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Budget {
+    /// So long, after a tenth of that to warm up.
+    Time(Duration),
+    /// So many messages, after a tenth of that to warm up.
+    Count(u64),
+}
+
+/// The link under the wire cases.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Backend {
+    /// The caller's device: `soft`, `soft:IP` or an RDMA device.
+    pub device: String,
+    /// The service's; the same one, or for `soft` another address, where there is none.
+    pub peer: Option<String>,
+    /// What reports call it.
+    pub label: String,
+}
+
+/// All that a run of the program measures.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// One after the other.
+    pub points: Vec<Point>,
+    /// The link.
+    pub backend: Backend,
+    /// How often each is measured, in turn with its limit.
+    pub runs: u32,
+    /// How long each time.
+    pub budget: Budget,
+    /// Whether limits are measured.
+    pub baseline: bool,
+    /// Which thread runs where, and how it waits.
+    pub placement: Placement,
+}
+
+/// What the command line chooses among.
+#[derive(Debug, Clone)]
+pub struct Choice {
+    /// Which cases.
+    pub cases: Vec<Case>,
+    /// Modes of the service.
+    pub modes: Vec<ServiceMode>,
+    /// Bytes of a frame.
+    pub frames: Vec<u32>,
+    /// Requests under way in the throughput case.
+    pub depths: Vec<u32>,
+    /// Requests per second in the jitter case.
+    pub rate: u32,
+}
+
+/// The largest frame: one packet of the largest path MTU.
+pub const MAX_FRAME: u32 = 4096;
+/// More may not be under way: the sockets of an unprivileged process drop packets then.
+pub const MAX_DEPTH: u32 = 256;
+
+impl Choice {
+    /// Every combination that makes sense, case by case.
+    ///
+    /// # Errors
+    /// [`Error::Options`] for frames and depths that cannot be.
+    pub fn points(&self) -> Result<Vec<Point>, Error> {
+        self.check()?;
+        Ok(self.cases.iter().flat_map(|&case| self.points_of(case)).collect())
+    }
+
+    fn points_of(&self, case: Case) -> Vec<Point> {
+        let none = [ServiceMode::None];
+        let modes = if case.is_wire() { self.modes.as_slice() } else { &none };
+        let frames = if case == Case::Handoff { &[0] } else { self.frames.as_slice() };
+        let depths = if case == Case::Throughput { self.depths.as_slice() } else { &[1] };
+        let rate = (case == Case::Jitter).then_some(self.rate);
+        let mut points = Vec::new();
+        for &mode in modes {
+            for &frame in frames {
+                points.extend(depths.iter().map(|&depth| Point { case, mode, frame, depth, rate }));
+            }
+        }
+        points
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let smallest = u32::try_from(HEADER_LEN).unwrap_or(u32::MAX);
+        if let Some(frame) = self.frames.iter().find(|frame| !(smallest..=MAX_FRAME).contains(frame)) {
+            return Err(Error::Options(format!(
+                "--frame {frame}: a frame has {smallest} bytes of header at least, and {MAX_FRAME} bytes at most"
+            )));
+        }
+        if let Some(depth) = self.depths.iter().find(|depth| !(1..=MAX_DEPTH).contains(depth)) {
+            return Err(Error::Options(format!("--depth {depth}: take 1 to {MAX_DEPTH}")));
+        }
+        if self.rate == 0 {
+            return Err(Error::Options("--rate 0: nothing would ever be sent".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+/// The main cases.
+pub fn quick_points() -> Vec<Point> {
+    let wire = |case, mode, depth| Point { case, mode, frame: 64, depth, rate: None };
+    let alone = |case, frame| Point { case, mode: ServiceMode::None, frame, depth: 1, rate: None };
+    vec![
+        wire(Case::Rtt, ServiceMode::Unified, 1),
+        wire(Case::Rtt, ServiceMode::Threads, 1),
+        wire(Case::Rtt, ServiceMode::Forward, 1),
+        wire(Case::Throughput, ServiceMode::Unified, 64),
+        wire(Case::Throughput, ServiceMode::Forward, 64),
+        alone(Case::Handoff, 0),
+        alone(Case::Dispatch, 64),
+        alone(Case::Codec, 64),
+    ]
+}
+
+/// All of them, with sweeps over frames and depths.
+pub fn full_points() -> Vec<Point> {
+    let all = |case: Case, modes: &[ServiceMode], frames: &[u32], depths: &[u32]| {
+        let choice = Choice {
+            cases: vec![case],
+            modes: modes.to_vec(),
+            frames: frames.to_vec(),
+            depths: depths.to_vec(),
+            rate: 10_000,
+        };
+        choice.points_of(case)
+    };
+    const FRAMES: &[u32] = &[32, 64, 128, 256, 512, 1024, 2048, 4096];
+    const DEPTHS: &[u32] = &[1, 2, 4, 8, 16, 32, 64, 128];
+    use ServiceMode::{Forward, Threads, Unified};
+    [
+        all(Case::Rtt, &[Unified], FRAMES, &[]),
+        all(Case::Rtt, &[Threads, Forward], &[64, 1024], &[]),
+        all(Case::Throughput, &[Unified, Forward], &[64], DEPTHS),
+        all(Case::Throughput, &[Threads], &[64], &[64]),
+        all(Case::Jitter, &[Unified], &[64], &[]),
+        all(Case::Handoff, &[], &[], &[]),
+        all(Case::Dispatch, &[], &[64, 1024], &[]),
+        all(Case::Codec, &[], &[64, 256, 1024, 4096], &[]),
+    ]
+    .concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice() -> Choice {
+        Choice {
+            cases: vec![Case::Rtt, Case::Throughput, Case::Handoff],
+            modes: vec![ServiceMode::Unified, ServiceMode::Threads],
+            frames: vec![64, 128],
+            depths: vec![1, 8],
+            rate: 1000,
+        }
+    }
+
+    #[test]
+    fn points_are_the_combinations_that_a_case_knows() {
+        let points = choice().points().unwrap();
+        let of = |case| points.iter().filter(|point| point.case == case).count();
+        assert_eq!((of(Case::Rtt), of(Case::Throughput), of(Case::Handoff)), (4, 8, 1));
+        assert!(points.iter().all(|point| point.rate.is_none()));
+        assert_eq!(points[0].title(), "rtt unified 64 B");
+    }
+
+    #[test]
+    fn frames_and_depths_that_cannot_be_are_named() {
+        for (frame, depth) in [(23, 1), (4097, 1), (64, 0), (64, 257)] {
+            let choice = Choice { frames: vec![64, frame], depths: vec![1, depth], ..choice() };
+            let error = choice.points().unwrap_err().to_string();
+            let culprit = if frame == 64 { depth } else { frame };
+            assert!(error.contains(&culprit.to_string()), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_quick_points_have_every_main_case() {
+        for case in [Case::Rtt, Case::Throughput, Case::Handoff, Case::Dispatch, Case::Codec] {
+            assert!(quick_points().iter().any(|point| point.case == case));
+            assert!(full_points().iter().any(|point| point.case == case));
+        }
+        assert!(full_points().iter().any(|point| point.case == Case::Jitter));
+    }
+}

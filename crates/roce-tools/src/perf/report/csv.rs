@@ -1,0 +1,95 @@
+//! A row per result, for spreadsheets.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use crate::perf::plan::{Case, ServiceMode};
+use crate::perf::record::{Figure, Record};
+
+#[derive(Serialize)]
+struct Row<'a> {
+    case: Case,
+    backend: &'a str,
+    mode: ServiceMode,
+    frame: u32,
+    depth: u32,
+    rate: Option<u32>,
+    p50_ns: f64,
+    p99_ns: f64,
+    p99_9_ns: f64,
+    p99_99_ns: f64,
+    max_ns: f64,
+    per_s: f64,
+    figure: Figure,
+    limit: Option<f64>,
+    ratio: Option<f64>,
+    target: Option<f64>,
+    limit_name: &'a str,
+    count: u64,
+    lost: u64,
+    busy_threads: usize,
+    mtu: Option<u32>,
+    cpu: &'a str,
+    cores: usize,
+    kernel: &'a str,
+    governor: Option<&'a str>,
+    commit: Option<&'a str>,
+}
+
+/// Writes headers and rows.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write(records: &[Record], out: impl Write) -> io::Result<()> {
+    let mut writer = csv::Writer::from_writer(out);
+    for record in records {
+        writer.serialize(Row {
+            case: record.case,
+            backend: &record.backend,
+            mode: record.mode,
+            frame: record.frame,
+            depth: record.depth,
+            rate: record.rate,
+            p50_ns: record.p50_ns,
+            p99_ns: record.p99_ns,
+            p99_9_ns: record.p99_9_ns,
+            p99_99_ns: record.p99_99_ns,
+            max_ns: record.max_ns,
+            per_s: record.per_s,
+            figure: record.figure,
+            limit: record.limit,
+            ratio: record.ratio,
+            target: record.target,
+            limit_name: &record.limit_name,
+            count: record.count,
+            lost: record.lost,
+            busy_threads: record.busy_threads,
+            mtu: record.mtu,
+            cpu: &record.machine.cpu,
+            cores: record.machine.cores,
+            kernel: &record.machine.kernel,
+            governor: record.machine.governor.as_deref(),
+            commit: record.machine.commit.as_deref(),
+        })?;
+    }
+    writer.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::record::tests::{point, record_of, sample};
+
+    #[test]
+    fn names_with_commas_stay_one_column() {
+        let mut record = record_of(point(Case::Rtt), vec![(sample(&[1000], 1), None)]);
+        record.machine.cpu = "A \"fast\" CPU, really".to_owned();
+        let mut bytes = Vec::new();
+        write(&[record], &mut bytes).unwrap();
+        let mut reader = csv::Reader::from_reader(bytes.as_slice());
+        let column = reader.headers().unwrap().iter().position(|name| name == "cpu").unwrap();
+        let rows: Vec<_> = reader.records().map(Result::unwrap).collect();
+        assert_eq!((rows.len(), &rows[0][0], &rows[0][column]), (1, "rtt", "A \"fast\" CPU, really"));
+    }
+}

@@ -1,0 +1,259 @@
+//! Runs a plan: a case and its limit in turns.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::limit::udp;
+use super::machine::Machine;
+use super::meter::Sample;
+use super::place::Seats;
+use super::plan::{Backend, Budget, Case, Plan, Point};
+use super::progress::Progress;
+use super::record::{Context, Record};
+use super::wire::{packet_lens, soft_address};
+use super::{codec, dispatch, handoff, stream, wire};
+use crate::Error;
+
+/// To set a run up and take it down.
+const AROUND: Duration = Duration::from_millis(30);
+/// What is taken for the time of a run of so many messages, for the progress bar.
+const COUNTED: Duration = Duration::from_secs(1);
+
+/// Measures all of `plan`; `done` hears of each result at once.
+///
+/// # Errors
+/// [`Error::Stopped`] when `stop` is set meanwhile, and whatever fails on the way.
+pub fn run(
+    plan: &Plan,
+    machine: &Machine,
+    stop: &AtomicBool,
+    mut done: impl FnMut(&Record) -> Result<(), Error>,
+) -> Result<Vec<Record>, Error> {
+    let progress = Progress::new(plan.takes());
+    let mut records = Vec::with_capacity(plan.points.len());
+    for point in &plan.points {
+        let samples = plan.samples(point, &progress, stop)?;
+        if stop.load(Ordering::Relaxed) {
+            return Err(Error::Stopped { done: records.len(), of: plan.points.len() });
+        }
+        let record = Record::new(plan.context(point, machine), samples);
+        progress.suspend(|| done(&record))?;
+        records.push(record);
+    }
+    Ok(records)
+}
+
+impl Plan {
+    /// About how long it will take.
+    pub fn takes(&self) -> Duration {
+        let trials = if self.baseline { 2 } else { 1 };
+        self.trial_takes() * self.runs * trials * u32::try_from(self.points.len()).unwrap_or(u32::MAX)
+    }
+
+    fn trial_takes(&self) -> Duration {
+        let measured = match self.budget {
+            Budget::Time(time) => time,
+            Budget::Count(_) => COUNTED,
+        };
+        measured.mul_f64(1.11) + AROUND
+    }
+
+    /// Case, limit, case, limit: what disturbs the machine meets both.
+    fn samples(
+        &self,
+        point: &Point,
+        progress: &Progress,
+        stop: &AtomicBool,
+    ) -> Result<Vec<(Sample, Option<Sample>)>, Error> {
+        let seats = self.placement.seats(point.busy_threads());
+        let limit_seats = self.placement.seats(point.busy_threads().min(2));
+        let mut samples = Vec::new();
+        for _ in 0..self.runs {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            progress.begin(point.title(), self.trial_takes());
+            let case = measure(&self.backend, point, &seats, self.budget, stop)?;
+            let limit = if self.baseline {
+                progress.begin(format!("limit of {}", point.title()), self.trial_takes());
+                Some(measure_limit(&self.backend, point, &limit_seats, self.budget, stop)?)
+            } else {
+                None
+            };
+            samples.push((case, limit));
+        }
+        Ok(samples)
+    }
+
+    fn context(&self, point: &Point, machine: &Machine) -> Context {
+        Context {
+            point: *point,
+            backend: self.backend.label.clone(),
+            is_soft: self.backend.is_soft(),
+            limit_name: limit_name(&self.backend, point.case),
+            pinned: self.placement.seats(point.busy_threads()).cpus().to_vec(),
+            machine: machine.clone(),
+        }
+    }
+}
+
+fn limit_name(backend: &Backend, case: Case) -> &'static str {
+    match (case, backend.is_soft()) {
+        (Case::Rtt | Case::Jitter, true) => "UDP ping-pong",
+        (Case::Rtt | Case::Jitter, false) => "UC ping-pong on libibverbs",
+        (Case::Throughput, true) => "sendmmsg/recvmmsg loop",
+        (Case::Throughput, false) => "UC posts in a loop",
+        (Case::Handoff, _) => "two threads, two flags",
+        (Case::Dispatch, _) => "copies and flags, called straight",
+        (Case::Codec, _) => "two copies, two CRCs",
+    }
+}
+
+fn measure(
+    backend: &Backend,
+    point: &Point,
+    seats: &Seats,
+    budget: Budget,
+    stop: &AtomicBool,
+) -> Result<Sample, Error> {
+    match point.case {
+        Case::Rtt | Case::Jitter => wire::round_trips(backend, point, seats, budget, stop),
+        Case::Throughput => stream::throughput(backend, point, seats, budget, stop),
+        Case::Handoff => handoff::through_rings(seats, budget, stop),
+        Case::Dispatch => dispatch::through_dispatcher(point.frame, seats, budget, stop),
+        Case::Codec => codec::round_trip(point.frame, seats, budget, stop),
+    }
+}
+
+fn measure_limit(
+    backend: &Backend,
+    point: &Point,
+    seats: &Seats,
+    budget: Budget,
+    stop: &AtomicBool,
+) -> Result<Sample, Error> {
+    match point.case {
+        Case::Handoff => handoff::through_flags(seats, budget, stop),
+        Case::Dispatch => dispatch::called_straight(point.frame, seats, budget, stop),
+        Case::Codec => codec::copies_and_crcs(point.frame, seats, budget, stop),
+        Case::Rtt | Case::Jitter | Case::Throughput => {
+            let (caller, service) = backend.devices();
+            match soft_address(&caller).zip(soft_address(&service)) {
+                Some((caller, service)) => {
+                    let (request_len, answer_len) = packet_lens(point.frame);
+                    let exchange = udp::Exchange { caller, service, request_len, answer_len };
+                    match point.case {
+                        Case::Throughput => exchange.stream(point.depth as usize, seats, budget, stop),
+                        _ => exchange.ping_pong(point.rate, seats, budget, stop),
+                    }
+                }
+                None => over_uc(&caller, &service, point, seats, budget, stop),
+            }
+        }
+    }
+}
+
+#[cfg(feature = "verbs")]
+fn over_uc(
+    caller: &str,
+    service: &str,
+    point: &Point,
+    seats: &Seats,
+    budget: Budget,
+    stop: &AtomicBool,
+) -> Result<Sample, Error> {
+    let exchange = super::limit::uc::Exchange::connect(caller, service, point.frame)?;
+    exchange.run(point.depth as usize, point.rate, seats, budget, stop)
+}
+
+#[cfg(not(feature = "verbs"))]
+fn over_uc(
+    caller: &str,
+    _service: &str,
+    _point: &Point,
+    _seats: &Seats,
+    _budget: Budget,
+    _stop: &AtomicBool,
+) -> Result<Sample, Error> {
+    Err(Error::Options(format!("{caller}: this build has no RDMA devices; build it with --features verbs")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::place::{Pin, Placement, Spin};
+    use crate::perf::plan::{ServiceMode, full_points, quick_points};
+
+    fn plan(points: Vec<Point>) -> Plan {
+        Plan {
+            points,
+            backend: Backend { device: "soft".to_owned(), peer: None, label: "soft".to_owned() },
+            runs: 2,
+            budget: Budget::Count(200),
+            baseline: true,
+            placement: Placement::new(Pin::No, Spin::Yield),
+        }
+    }
+
+    fn records(plan: &Plan) -> Vec<Record> {
+        let mut heard = 0;
+        let machine = Machine::here(2, None);
+        let records = run(plan, &machine, &AtomicBool::new(false), |_| {
+            heard += 1;
+            Ok(())
+        });
+        let records = records.unwrap();
+        assert_eq!((heard, records.len()), (plan.points.len(), plan.points.len()));
+        records
+    }
+
+    #[test]
+    fn every_case_is_measured_beside_its_limit() {
+        for record in records(&plan(quick_points())) {
+            let title = record.title();
+            assert!(record.p50_ns > 0.0 && record.p99_ns >= record.p50_ns, "{title}: {record:?}");
+            assert!(record.max_ns >= record.p99_9_ns && record.per_s > 0.0, "{title}: {record:?}");
+            assert!(record.limit.is_some_and(|limit| limit > 0.0), "{title}: {record:?}");
+            assert!(record.ratio.is_some_and(|ratio| ratio > 0.0), "{title}: {record:?}");
+            assert!(record.count >= 400, "{title}: {}", record.count);
+            assert_eq!((record.lost, record.runs.len()), (0, 2), "{title}");
+            assert_eq!(record.mtu.is_some(), record.case.is_wire(), "{title}");
+        }
+    }
+
+    #[test]
+    fn frames_of_every_size_go_round() {
+        let frames = full_points().into_iter().filter(|point| point.case == Case::Rtt);
+        let points: Vec<Point> = frames
+            .chain([Point { case: Case::Rtt, mode: ServiceMode::Unified, frame: 25, depth: 1, rate: None }])
+            .collect();
+        let plan = Plan { runs: 1, budget: Budget::Count(20), ..plan(points) };
+        assert!(records(&plan).iter().all(|record| record.lost == 0 && record.count == 20));
+    }
+
+    #[test]
+    fn a_paced_run_keeps_its_rate_and_its_history() {
+        let point =
+            Point { case: Case::Jitter, mode: ServiceMode::Unified, frame: 64, depth: 1, rate: Some(2000) };
+        let budget = Budget::Time(Duration::from_millis(200));
+        let record = records(&Plan { runs: 1, budget, ..plan(vec![point]) }).remove(0);
+        // Slower on a busy machine, and never faster.
+        assert!(record.per_s < 2100.0, "{record:?}");
+        assert!(!record.series.is_empty() && record.lost == 0, "{record:?}");
+    }
+
+    #[test]
+    fn without_limits_there_are_no_ratios() {
+        let plan = Plan { baseline: false, runs: 1, ..plan(quick_points()[..1].to_vec()) };
+        let records = records(&plan);
+        assert_eq!((records[0].limit, records[0].ratio), (None, None));
+        assert!(records[0].limit_curve.is_empty());
+    }
+
+    #[test]
+    fn a_stop_is_told_with_how_far_it_came() {
+        let machine = Machine::here(2, None);
+        let stopped = run(&plan(quick_points()), &machine, &AtomicBool::new(true), |_| Ok(()));
+        assert!(matches!(stopped, Err(Error::Stopped { done: 0, of: 8 })), "{stopped:?}");
+    }
+}

@@ -1,0 +1,293 @@
+//! What changed from one file of results to another, beyond the noise of the runs in them.
+//!
+//! Where both have limits, ratios are judged: what slows the whole machine slows the limit too. The noise is twice the
+//! spread of the runs of both files, from their median absolute deviations, and 2 % at least.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::table;
+
+/// Changes below this are noise on any machine.
+const LEAST_NOISE: f64 = 0.02;
+/// The noise of a figure that was measured once or twice.
+const UNKNOWN_NOISE: f64 = 0.2;
+/// From a median absolute deviation to a standard deviation.
+const TO_SIGMA: f64 = 1.4826;
+
+/// A line of a file.
+#[derive(Debug, Clone, PartialEq)]
+struct Measured {
+    /// Case, backend, mode, frame, depth: what makes it the same measurement.
+    key: String,
+    /// A rate, of which more is better; else a time.
+    is_rate: bool,
+    /// The figure of each run.
+    figures: Vec<f64>,
+    /// The limit of each run, where it was measured.
+    limits: Option<Vec<f64>>,
+    machine: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Better,
+    Worse,
+    Same,
+}
+
+/// The same measurement in both files.
+#[derive(Debug, Clone, PartialEq)]
+struct Change {
+    figure: (f64, f64),
+    /// Relative change of what is judged: more is a larger value.
+    by: f64,
+    noise: f64,
+    by_ratio: bool,
+    verdict: Verdict,
+}
+
+pub(super) fn run(before: &Path, after: &Path) -> Result<ExitCode> {
+    let (before, after) = (read(before)?, read(after)?);
+    let (text, is_worse) = report(&before, &after);
+    print!("{text}");
+    Ok(if is_worse { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn read(path: &Path) -> Result<Vec<Measured>> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let measured: Vec<Measured> = lines
+        .map(|(index, line)| {
+            measured(line)
+                .with_context(|| format!("{}, line {}: no result of bench", path.display(), index + 1))
+        })
+        .collect::<Result<_>>()?;
+    if measured.is_empty() {
+        bail!("{} has no results", path.display());
+    }
+    Ok(measured)
+}
+
+fn measured(line: &str) -> Result<Measured> {
+    let json: Value = serde_json::from_str(line)?;
+    let text = |name: &str| json[name].as_str().with_context(|| format!("no {name}"));
+    let number = |value: &Value, name: &str| value[name].as_f64().with_context(|| format!("no {name}"));
+    let figure = text("figure")?;
+    let runs = json["runs"].as_array().filter(|runs| !runs.is_empty()).context("no runs")?;
+    let figures = runs.iter().map(|run| number(run, figure)).collect::<Result<Vec<f64>>>()?;
+    let limits = runs.iter().map(|run| run["limit"].as_f64()).collect();
+    let mut key = format!("{} {} {}", text("case")?, text("backend")?, text("mode")?);
+    for (name, unit) in [("frame", " B"), ("depth", " deep")] {
+        key += &format!(", {}{unit}", number(&json, name)?);
+    }
+    let machine = &json["machine"];
+    let fact = |name: &str| machine[name].as_str().unwrap_or_default().to_owned();
+    let machine = format!("{}, {} cores, Linux {}", fact("cpu"), machine["cores"], fact("kernel"));
+    Ok(Measured { key, is_rate: figure == "per_s", figures, limits, machine })
+}
+
+/// The table, and whether anything became worse.
+fn report(before: &[Measured], after: &[Measured]) -> (String, bool) {
+    let mut rows = Vec::new();
+    let (mut better, mut worse) = (0, 0);
+    for old in before {
+        let Some(new) = after.iter().find(|new| new.key == old.key) else {
+            rows.push(vec![old.key.clone(), shown(median(&old.figures)), "not measured".to_owned()]);
+            continue;
+        };
+        let change = compare(old, new);
+        better += usize::from(change.verdict == Verdict::Better);
+        worse += usize::from(change.verdict == Verdict::Worse);
+        rows.push(row(&old.key, &change));
+    }
+    for new in after.iter().filter(|new| !before.iter().any(|old| old.key == new.key)) {
+        rows.push(vec![new.key.clone(), "not measured".to_owned(), shown(median(&new.figures))]);
+    }
+    let headers = ["case", "before", "after", "change %", "noise %", "judged by", "verdict"];
+    let mut text = table::render(&headers, &rows);
+    if before[0].machine != after[0].machine {
+        let [old, new] = [before, after].map(|file| &file[0].machine);
+        text += &format!("\nnot the same machine: {old}; {new}\n");
+    }
+    text += &format!(
+        "\n{better} better, {worse} worse, {} within the noise\n",
+        rows_judged(&rows) - better - worse
+    );
+    (text, worse > 0)
+}
+
+fn rows_judged(rows: &[Vec<String>]) -> usize {
+    rows.iter().filter(|row| row.len() > 3).count()
+}
+
+fn row(key: &str, change: &Change) -> Vec<String> {
+    let verdict = match change.verdict {
+        Verdict::Better => "better",
+        Verdict::Worse => "WORSE",
+        Verdict::Same => "same",
+    };
+    vec![
+        key.to_owned(),
+        shown(change.figure.0),
+        shown(change.figure.1),
+        format!("{:.1}", change.by * 100.0),
+        format!("{:.1}", change.noise * 100.0),
+        if change.by_ratio { "ratio" } else { "figure" }.to_owned(),
+        verdict.to_owned(),
+    ]
+}
+
+/// Nanoseconds or messages per second.
+fn shown(value: f64) -> String {
+    if value < 1000.0 { format!("{value:.1}") } else { format!("{value:.0}") }
+}
+
+fn compare(old: &Measured, new: &Measured) -> Change {
+    let by_ratio = old.limits.is_some() && new.limits.is_some();
+    let values = |measured: &Measured| match &measured.limits {
+        Some(limits) if by_ratio => {
+            measured.figures.iter().zip(limits).map(|(value, limit)| value / limit).collect()
+        }
+        _ => measured.figures.clone(),
+    };
+    let (old_values, new_values) = (values(old), values(new));
+    let (was, is) = (median(&old_values), median(&new_values));
+    let by = if was > 0.0 { is / was - 1.0 } else { 0.0 };
+    let noise = spread(&old_values).hypot(spread(&new_values)).max(LEAST_NOISE / 2.0) * 2.0;
+    let verdict = match by {
+        by if by.abs() <= noise => Verdict::Same,
+        by if (by > 0.0) == old.is_rate => Verdict::Better,
+        _ => Verdict::Worse,
+    };
+    Change { figure: (median(&old.figures), median(&new.figures)), by, noise, by_ratio, verdict }
+}
+
+/// The standard deviation relative to the median, without regard to single outliers.
+fn spread(values: &[f64]) -> f64 {
+    let middle = median(values);
+    if values.len() < 3 || middle <= 0.0 {
+        return UNKNOWN_NOISE / 2.0;
+    }
+    let deviations: Vec<f64> = values.iter().map(|value| (value - middle).abs()).collect();
+    TO_SIGMA * median(&deviations) / middle
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let upper = sorted.len() / 2;
+    match sorted.len() {
+        0 => 0.0,
+        len if len % 2 == 1 => sorted[upper],
+        _ => f64::midpoint(sorted[upper - 1], sorted[upper]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn line(case: &str, figures: &[f64], limits: Option<&[f64]>) -> String {
+        let name = if case == "throughput" { "per_s" } else { "p50_ns" };
+        let runs: Vec<Value> = figures
+            .iter()
+            .enumerate()
+            .map(|(index, value)| json!({ name: value, "limit": limits.map(|limits| limits[index]) }))
+            .collect();
+        let machine = json!({ "cpu": "x", "cores": 2, "kernel": "6" });
+        json!({
+            "case": case, "backend": "soft", "mode": "unified", "frame": 64, "depth": 1, "figure": name,
+            "runs": runs, "machine": machine,
+        })
+        .to_string()
+    }
+
+    fn change(case: &str, old: &[f64], new: &[f64]) -> Change {
+        let of = |figures| measured(&line(case, figures, None)).unwrap();
+        compare(&of(old), &of(new))
+    }
+
+    #[test]
+    fn what_lies_within_the_runs_spread_is_the_same() {
+        let steady = [100.0, 101.0, 100.0, 99.0, 100.0];
+        assert_eq!(change("rtt", &steady, &steady.map(|v| v * 1.01)).verdict, Verdict::Same);
+        assert_eq!(change("rtt", &steady, &steady.map(|v| v * 1.1)).verdict, Verdict::Worse);
+        assert_eq!(change("rtt", &steady, &steady.map(|v| v * 0.9)).verdict, Verdict::Better);
+        let noisy = [80.0, 90.0, 100.0, 112.0, 120.0];
+        assert_eq!(change("rtt", &noisy, &noisy.map(|v| v * 1.1)).verdict, Verdict::Same);
+        // One run that was disturbed is no noise.
+        let disturbed = [100.0, 101.0, 300.0, 99.0, 100.0];
+        assert_eq!(change("rtt", &disturbed, &steady.map(|v| v * 1.1)).verdict, Verdict::Worse);
+    }
+
+    #[test]
+    fn of_rates_more_is_better() {
+        let steady = [100.0, 101.0, 99.0];
+        assert_eq!(change("throughput", &steady, &steady.map(|v| v * 1.2)).verdict, Verdict::Better);
+        assert_eq!(change("throughput", &steady, &steady.map(|v| v * 0.8)).verdict, Verdict::Worse);
+    }
+
+    #[test]
+    fn a_slower_machine_is_no_slower_transport() {
+        let old = measured(&line("rtt", &[100.0, 100.0, 100.0], Some(&[50.0, 50.0, 50.0]))).unwrap();
+        let slowed = measured(&line("rtt", &[150.0, 150.0, 150.0], Some(&[75.0, 75.0, 75.0]))).unwrap();
+        let change = compare(&old, &slowed);
+        assert!(change.by_ratio && change.verdict == Verdict::Same, "{change:?}");
+        assert_eq!(change.figure, (100.0, 150.0));
+        // Without limits on one side there is only the figure.
+        let bare = measured(&line("rtt", &[150.0, 150.0, 150.0], None)).unwrap();
+        let change = compare(&old, &bare);
+        assert!(!change.by_ratio && change.verdict == Verdict::Worse, "{change:?}");
+    }
+
+    #[test]
+    fn one_run_says_little() {
+        assert_eq!(change("rtt", &[100.0], &[115.0]).verdict, Verdict::Same);
+        assert_eq!(change("rtt", &[100.0], &[150.0]).verdict, Verdict::Worse);
+    }
+
+    #[test]
+    fn the_report_names_what_changed_and_what_is_missing() {
+        let steady = [100.0, 100.0, 100.0];
+        let of = |case, factor: f64| measured(&line(case, &steady.map(|v| v * factor), None)).unwrap();
+        let before = [of("rtt", 1.0), of("codec", 1.0), of("handoff", 1.0)];
+        let after = [of("rtt", 1.5), of("codec", 0.5), of("dispatch", 1.0)];
+        let (text, is_worse) = report(&before, &after);
+        assert!(is_worse);
+        for (case, word) in
+            [("rtt", "WORSE"), ("codec", "better"), ("handoff", "not measured"), ("dispatch", "not measured")]
+        {
+            let line = text.lines().find(|line| line.starts_with(case));
+            assert!(line.is_some_and(|line| line.contains(word)), "{case}: {text}");
+        }
+        assert!(text.ends_with("1 better, 1 worse, 0 within the noise\n"), "{text}");
+        let (text, is_worse) = report(&before, &before);
+        assert!(!is_worse && text.contains("0 worse, 3 within the noise"), "{text}");
+    }
+
+    #[test]
+    fn another_machine_is_told() {
+        let here = measured(&line("rtt", &[1.0, 1.0, 1.0], None)).unwrap();
+        let there = Measured { machine: "another".to_owned(), ..here.clone() };
+        assert!(report(&[here], &[there]).0.contains("not the same machine"));
+    }
+
+    #[test]
+    fn files_that_are_no_results_are_named_with_their_line() {
+        let path = std::env::temp_dir().join(format!("xtask-bench-{}.json", std::process::id()));
+        fs::write(&path, format!("{}\n{{\"case\": 1}}\n", line("rtt", &[1.0], None))).unwrap();
+        let error = format!("{:#}", read(&path).unwrap_err());
+        fs::write(&path, "\n").unwrap();
+        let empty = format!("{:#}", read(&path).unwrap_err());
+        fs::remove_file(&path).unwrap();
+        assert!(error.contains("line 2") && empty.contains("no results"), "{error}; {empty}");
+        assert!(read(Path::new("/no/such/file")).is_err());
+    }
+}
