@@ -327,6 +327,7 @@ fn count(counter: &AtomicU64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::testing::hex;
 
     const IP: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 2);
     const NOW: Timestamp = Timestamp { seconds: 0x1_2345, nanoseconds: 6 };
@@ -352,12 +353,6 @@ mod tests {
         01010600 00000000 00000000 c0a80002 00000000 00000000 00000000 1eb5798b203d";
     const CAUGHT_VENDOR: &str = "
         e0044e56444100020000 16af139b9d14482f98053feb72ae0cec 000000 00 03010401050903 0226 a55a";
-
-    fn hex(text: &str) -> Vec<u8> {
-        let digits: String = text.split_whitespace().collect();
-        let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).expect("hex");
-        (0..digits.len()).step_by(2).map(byte).collect()
-    }
 
     #[test]
     fn the_emulators_announcement() {

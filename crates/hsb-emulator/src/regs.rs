@@ -818,30 +818,33 @@ mod tests {
         assert!(!registers.is_down());
     }
 
-    /// A target is never half of one configuration and half of another.
+    /// A target is never half of one configuration and half of another: a reader waits for the end of a change.
     #[test]
-    fn targets_are_read_between_writes() {
+    fn targets_are_read_between_changes() {
         let registers = registers();
         write_ring(&registers);
-        write_all(&registers, &[(Vp::PageMsb.at(VP), 0)]);
-        thread::scope(|scope| {
-            let reader = scope.spawn(|| {
-                let mut seen = 0;
-                while seen < 2000 {
-                    let target = registers.target().expect("written");
-                    let Pages::Strided { base, .. } = target.pages else { panic!("{target:?}") };
-                    assert!(base >> 32 <= base >> 7 & 0xFFFF, "{target:?}");
-                    seen += 1;
+        let set = |register: Vp, value| registers.blocks.set(register.at(VP), value);
+        for round in 1..50 {
+            let reading = AtomicBool::new(false);
+            registers.vp.begin_change();
+            set(Vp::PageMsb, round);
+            let pages = thread::scope(|scope| {
+                let reader = scope.spawn(|| {
+                    reading.store(true, Ordering::Relaxed);
+                    registers.target().map(|target| target.pages)
+                });
+                while !reading.load(Ordering::Relaxed) {
+                    thread::yield_now();
                 }
+                // Time for one that does not wait.
+                (0..100).for_each(|_| thread::yield_now());
+                set(Vp::PageLsb, round << 7);
+                registers.vp.end_change();
+                reader.join().expect("a reader")
             });
-            let mut round = 3_u32;
-            while !reader.is_finished() {
-                round = (round + 1) % 0x8000;
-                // The low word first: at no time is the high word ahead of it.
-                write_all(&registers, &[(Vp::PageMsb.at(VP), 0), (Vp::PageLsb.at(VP), round << 7)]);
-                write_all(&registers, &[(Vp::PageMsb.at(VP), round)]);
-            }
-        });
+            let Some(Pages::Strided { base, .. }) = pages else { panic!("{pages:?}") };
+            assert_eq!(base, u64::from(round) << 32 | u64::from(round) << 7);
+        }
     }
 
     #[test]

@@ -232,7 +232,7 @@ fn receive(socket: &UdpSocket, datagram: &mut [u8]) -> io::Result<Option<(usize,
 
 /// What the tests of both protocols share.
 #[cfg(test)]
-mod testing {
+pub(crate) mod testing {
     use roce_rendezvous::hsb::ecb::{Command, Flags, Pair, Request};
     use roce_rendezvous::hsb::regs;
 
@@ -286,7 +286,7 @@ mod testing {
         }
     }
 
-    pub(super) fn hex(text: &str) -> Vec<u8> {
+    pub(crate) fn hex(text: &str) -> Vec<u8> {
         let digits: String = text.split_whitespace().collect();
         let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).expect("hex");
         (0..digits.len()).step_by(2).map(byte).collect()

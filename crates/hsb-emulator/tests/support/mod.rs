@@ -1,7 +1,7 @@
 //! What the tests share: addresses, a host's bridge over soft RoCE, a running emulator.
 #![allow(dead_code, unreachable_pub)] // each test program uses its part
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
@@ -12,10 +12,10 @@ use roce_core::{
     Device, ImmediateLayout, PeerEndpoint, QpAttr, Qpn, RecvCompletion, RecvKind, RecvWr, RegionId, Rkey,
     SendWr, Sge, UcQp, UcRecv, UcSend, Verb,
 };
-use roce_rendezvous::hsb::ecb::Pair;
+use roce_rendezvous::hsb::ecb::{Command, Flags, Pair, Request};
 use roce_rendezvous::hsb::regs::{self, CAPTURE_RAM, Capture, LoopStats, PLAYBACK_RAM, Player};
 use roce_rendezvous::hsb::sample::{SAMPLE_WORDS, Sample};
-use roce_rendezvous::hsb::{BlockingClient, RoceConfig, Timing};
+use roce_rendezvous::hsb::{BlockingClient, FPGA_QPN, RoceConfig, Timing};
 use roce_ring::{Geometry, MemoryOptions, Ring};
 use roce_soft::{SoftConfig, SoftDevice, SoftQp};
 
@@ -50,8 +50,10 @@ pub fn own_ip() -> Ipv4Addr {
     Ipv4Addr::from_bits(127 << 24 | (64 | process >> 8 & 0x3F) << 16 | (process & 0xFF) << 8 | host)
 }
 
+/// A device whose first queue pair has the number that a host expects of an FPGA.
 pub fn device(addr: Ipv4Addr) -> SoftDevice {
-    SoftDevice::open(SoftConfig { addr, ..SoftConfig::default() }).expect("a soft device")
+    let config = SoftConfig { addr, first_qpn: Some(FPGA_QPN), ..SoftConfig::default() };
+    SoftDevice::open(config).expect("a soft device")
 }
 
 /// Waits for `condition`.
@@ -130,8 +132,19 @@ impl Bridge {
     /// Answers each message with what `service` makes of it.
     pub fn start(
         ip: Ipv4Addr,
+        shape: (u32, u32),
+        peer: (Qpn, Ipv4Addr),
+        service: impl FnMut(&[u8]) -> Vec<Vec<u8>> + Send + 'static,
+    ) -> Self {
+        Self::start_with(ip, shape, peer, None, service)
+    }
+
+    /// Its answers carry an immediate.
+    pub fn start_with(
+        ip: Ipv4Addr,
         (pages, page_size): (u32, u32),
         peer: (Qpn, Ipv4Addr),
+        imm: Option<u32>,
         service: impl FnMut(&[u8]) -> Vec<Vec<u8>> + Send + 'static,
     ) -> Self {
         let ring = |pages, size| {
@@ -151,7 +164,7 @@ impl Bridge {
         let first_page: Arc<AtomicU32> = Arc::default();
         let served: Arc<AtomicU32> = Arc::default();
         let counters = (Arc::clone(&first_page), Arc::clone(&served));
-        let thread = thread::spawn(move || serve(qp, peer, (&rx, &tx), service, counters, &flag));
+        let thread = thread::spawn(move || serve(qp, peer, (&rx, &tx), (imm, service), counters, &flag));
         Self { ip, qpn, rkey, pages, page_size, first_page, served, stop, thread }
     }
 
@@ -180,7 +193,7 @@ fn serve(
     qp: SoftQp,
     (peer_qpn, peer_ip): (Qpn, Ipv4Addr),
     (rx, tx): (&Ring, &Ring),
-    mut service: impl FnMut(&[u8]) -> Vec<Vec<u8>>,
+    (imm, mut service): (Option<u32>, impl FnMut(&[u8]) -> Vec<Vec<u8>>),
     (first_page, served): (Arc<AtomicU32>, Arc<AtomicU32>),
     stop: &AtomicBool,
 ) -> Vec<Arrival> {
@@ -198,7 +211,7 @@ fn serve(
             rx.slot(first_page.load(Ordering::Relaxed) + page).copy_to(0, &mut message);
             recv.post_recv(RecvWr { id: completion.id, offset: 0, len: 1 }).expect("room");
             for answer in service(&message) {
-                answer_with(&mut send, tx, &answer);
+                answer_with(&mut send, tx, imm, &answer);
             }
             arrivals.push((page, message));
             served.fetch_add(1, Ordering::Relaxed);
@@ -208,11 +221,11 @@ fn serve(
     arrivals
 }
 
-fn answer_with(send: &mut impl UcSend, tx: &Ring, answer: &[u8]) {
+fn answer_with(send: &mut impl UcSend, tx: &Ring, imm: Option<u32>, answer: &[u8]) {
     tx.slot(0).copy_from(0, answer);
     let len = u32::try_from(answer.len()).expect("short");
     let sge = Sge { region: RegionId::Tx, offset: 0, len };
-    send.stage(&SendWr { sge, verb: Verb::Send { imm: None } }).expect("room");
+    send.stage(&SendWr { sge, verb: Verb::Send { imm } }).expect("room");
     while send.flush().expect("a working link") > 0 {
         thread::yield_now();
     }
@@ -254,6 +267,20 @@ pub struct Host {
 impl Host {
     pub fn connect(emulator: &Running) -> Self {
         Self { client: BlockingClient::connect(emulator.control, PATIENT).expect("a session") }
+    }
+
+    /// Restarts the board, and begins a new session with it.
+    pub fn restart(&mut self) {
+        let peer = self.client.peer();
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a socket");
+        let flags = Flags::default();
+        let pairs = vec![Pair::new(regs::RESET, regs::RESET_DEVICE)];
+        let request = Request { command: Command::WriteDword, flags, sequence: 1, pairs };
+        socket.send_to(&request.encode(), peer).expect("sent");
+        wait_for("restart", || {
+            self.client = BlockingClient::connect(peer, PATIENT).expect("a session");
+            (self.read(Player::WindowSize.address()) == 0).then_some(())
+        });
     }
 
     pub fn write(&mut self, pairs: &[(u32, u32)]) {
