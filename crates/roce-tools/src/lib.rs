@@ -7,6 +7,7 @@
 //! - [`decoder`]: real decoding of real syndromes, from a detector error model.
 //! - [`handlers`]: the functions that the bridge serves.
 //! - [`perf`]: measurements, each beside its raw limit.
+//! - [`hsb`]: finds boards, and tells one of them where to stream.
 //! - [`cli`], [`output`], [`signal`]: what the programs have in common.
 
 #![deny(unsafe_code)]
@@ -17,6 +18,7 @@ pub mod decoder;
 pub mod emulator;
 mod error;
 pub mod handlers;
+pub mod hsb;
 pub mod output;
 pub mod perf;
 pub mod playback;

@@ -18,6 +18,7 @@ const CEILING: Duration = Duration::from_secs(300);
 
 pub(crate) const BRIDGE: &str = env!("CARGO_BIN_EXE_hsb-bridge-cpu");
 pub(crate) const EMULATOR: &str = env!("CARGO_BIN_EXE_hsb-fpga-emulator");
+pub(crate) const HSB: &str = env!("CARGO_BIN_EXE_hsb");
 pub(crate) const PLAYBACK: &str = env!("CARGO_BIN_EXE_hsb-fpga-playback");
 
 /// Addresses that no other test uses: those of this process, counted.

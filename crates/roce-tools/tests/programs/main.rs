@@ -2,6 +2,7 @@
 
 mod faulty_bridge;
 mod harness;
+mod hsb;
 mod refusals;
 mod runs;
 mod soak;
