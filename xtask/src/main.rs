@@ -10,9 +10,11 @@ mod build;
 mod cargo;
 mod emulate;
 mod fuzz;
+mod header;
 mod hw;
 mod install;
 mod interrupt;
+mod memcheck;
 mod net;
 mod outside;
 #[allow(unsafe_code)]
@@ -44,6 +46,8 @@ usage: cargo xtask COMMAND [OPTIONS]
   net-teardown        takes back exactly what net-setup did
   outside             builds and runs projects that use single crates, as strangers would
   fuzz [TARGET ...]   looks for bytes that break what reads the wire (--help: options)
+  header --check      checks the C headers against the library
+  memcheck [--quick]  runs C programs under valgrind and with AddressSanitizer
   tidy                checks the rules that neither compiler nor clippy knows
 ";
 
@@ -66,6 +70,8 @@ fn main() -> ExitCode {
         Some("test-device") => vm::test_device(rest),
         Some("outside") => outside::run(rest),
         Some("fuzz") => fuzz::run(rest),
+        Some("header") => header::run(rest),
+        Some("memcheck") => memcheck::run(rest),
         Some("tidy") => tidy::run(rest),
         Some("help" | "--help" | "-h") => {
             print!("{USAGE}");

@@ -34,8 +34,8 @@ enum What {
 
 /// Tests that ran, as their harness counts them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Tests {
-    passed: u64,
+pub(crate) struct Tests {
+    pub(crate) passed: u64,
     failed: u64,
 }
 
@@ -220,7 +220,7 @@ fn run_all(commands: Vec<Command>) -> Result<State> {
 }
 
 /// Counts the tests that the command speaks of.
-fn run_counting(command: &mut Command) -> Result<(ExitStatus, Tests)> {
+pub(crate) fn run_counting(command: &mut Command) -> Result<(ExitStatus, Tests)> {
     let counted = Arc::new(Mutex::new(Tests::default()));
     let count = Arc::clone(&counted);
     let look = move |line: &str| {
