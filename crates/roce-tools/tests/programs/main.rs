@@ -1,4 +1,4 @@
-//! The three programs as processes, over real sockets.
+//! The programs as processes, over real sockets.
 
 mod faulty_bridge;
 mod harness;
