@@ -189,13 +189,9 @@ impl Announcement {
 
     /// Its bytes. What has no meaning is 0.
     pub fn encode(&self) -> [u8; LEN] {
-        let mut bytes = [0; LEN];
-        put(&mut bytes, 0, [REQUEST, ETHERNET, MAC_LEN, 0]);
-        put(&mut bytes, XID, self.xid.to_be_bytes());
-        put(&mut bytes, SECONDS, self.seconds.to_be_bytes());
+        let mut bytes = head(REQUEST, self.xid, self.seconds, self.mac);
         put(&mut bytes, FLAGS, self.flags.to_be_bytes());
         put(&mut bytes, OWN_IP, self.ip.octets());
-        put(&mut bytes, MAC, self.mac.0);
         let tag_len = if self.fpga.is_some() { TAG_LEN_FPGA } else { TAG_LEN_SHORT };
         put(&mut bytes, VENDOR, [TAG, tag_len]);
         put(&mut bytes, VENDOR + 2, VENDOR_ID);
@@ -309,15 +305,21 @@ impl Reply {
 
     /// Its bytes.
     pub fn encode(&self) -> [u8; LEN] {
-        let mut bytes = [0; LEN];
-        put(&mut bytes, 0, [REPLY, ETHERNET, MAC_LEN, 0]);
-        put(&mut bytes, XID, self.xid.to_be_bytes());
-        put(&mut bytes, SECONDS, self.seconds.to_be_bytes());
+        let mut bytes = head(REPLY, self.xid, self.seconds, self.mac);
         put(&mut bytes, NEW_IP, self.ip.octets());
         put(&mut bytes, SERVER_IP, self.host_ip.octets());
-        put(&mut bytes, MAC, self.mac.0);
         bytes
     }
+}
+
+/// What both have.
+fn head(operation: u8, xid: u32, seconds: u16, mac: Mac) -> [u8; LEN] {
+    let mut bytes = [0; LEN];
+    put(&mut bytes, 0, [operation, ETHERNET, MAC_LEN, 0]);
+    put(&mut bytes, XID, xid.to_be_bytes());
+    put(&mut bytes, SECONDS, seconds.to_be_bytes());
+    put(&mut bytes, MAC, mac.0);
+    bytes
 }
 
 /// The `N` bytes at `offset`, which is one of the constants above: within every packet whose length was checked.
