@@ -42,6 +42,7 @@ macro_rules! for_every_link {
                 plain_writes_of_every_size
                 sends_from_the_rx_region
                 every_immediate
+                one_message_at_a_time
                 receives_are_consumed_in_order
                 a_thousand_messages_in_order
                 both_ways_at_once

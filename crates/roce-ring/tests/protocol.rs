@@ -111,6 +111,21 @@ fn markers_are_neither_taken_nor_cleared() {
 }
 
 #[test]
+fn one_look_at_all_slots_finds_them_in_ring_order() {
+    let (_ring, producer, mut consumer) = ring(256, 8);
+    assert_eq!(consumer.find_published(), None);
+    for slot in [255, 3, 200] {
+        producer.publish(slot);
+    }
+    consumer.claim(99); // never published: moves on
+    for slot in [200, 255, 3] {
+        assert_eq!(consumer.find_published(), Some(slot));
+        consumer.claim(slot);
+    }
+    assert_eq!(consumer.find_published(), None);
+}
+
+#[test]
 fn a_foreign_consumer_frees_a_slot() {
     let (ring, producer, _consumer) = ring(2, 16);
     producer.slot(1).copy_from(3, &[7]);

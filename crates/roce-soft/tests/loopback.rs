@@ -4,10 +4,10 @@
 
 mod common;
 
-use common::{DEPTH, End, REGION, connect, fresh_addr, open, pair, pattern, qp_on};
+use common::{DEPTH, End, REGION, connect, fresh_addr, open, pair, pattern, qp_on, wait_for};
 use roce_core::{
-    Device, Mtu, PostError, QpAttr, Received, RecvKind, RecvWr, RegionId, SendWr, Sge, UcQp, UcRecv, UcSend,
-    Verb,
+    Device, Mtu, PostError, QpAttr, Received, RecvCompletion, RecvKind, RecvWr, RegionId, SendWr, Sge, UcQp,
+    UcRecv, UcSend, Verb,
 };
 use roce_soft::{DropReason, SoftConfig, SoftDevice, SoftError};
 
@@ -127,6 +127,33 @@ fn a_message_slot_is_free_once_staged() {
         assert_eq!(b.next().id, i);
         assert_eq!(b.rx.get(i as usize * 64, 64), pattern(i, 64));
     }
+}
+
+#[test]
+fn nothing_lands_before_somebody_polls() {
+    let (mut a, mut b) = pair(None);
+    for id in 0..3 {
+        b.post(id, u64::from(id) * 64, 64);
+        a.stage(0, 64, Verb::Send { imm: None });
+    }
+    a.flush();
+    let mut out = [RecvCompletion::EMPTY; 3];
+    for _ in 0..100 {
+        assert_eq!(b.recv.poll_landed(&mut out), Ok(0));
+    }
+    assert_eq!(b.next().id, 0, "takes one");
+    let mut rest = Vec::new();
+    wait_for("the other two", || {
+        // What the poll above left is told without the socket.
+        let landed = b.recv.poll_landed(&mut out).expect("a good queue pair");
+        rest.extend(out[..landed].iter().map(|completion| completion.id));
+        if landed == 0 {
+            let polled = b.recv.poll(&mut out).expect("a good queue pair");
+            rest.extend(out[..polled].iter().map(|completion| completion.id));
+        }
+        (rest.len() == 2).then_some(())
+    });
+    assert_eq!(rest, [1, 2]);
 }
 
 #[test]

@@ -15,9 +15,6 @@ use crate::transceiver::Shared;
 /// Completions taken from the queue pair at once.
 const BATCH: usize = 16;
 
-/// The number of no [`RecvKind`].
-const NO_KIND: u8 = u8::MAX;
-
 /// Which slots may be handed out now; the others are held back.
 pub(crate) trait Gate {
     fn lets_out(&self, slot: u32) -> bool;
@@ -64,11 +61,7 @@ impl<R: UcRecv, G: Gate> RxPath<R, G> {
             recv,
             gate,
             geometry,
-            naming: if config.immediate == ImmediateFormat::Ignore {
-                NO_KIND
-            } else {
-                RecvKind::WriteWithImm as u8
-            },
+            naming: config.immediate.naming(),
             slot_bits: config.immediate.slot_bits(geometry.num_pages()),
             overrun: config.overrun,
             sequence: SlotSequence::new(geometry.num_pages()),
@@ -99,7 +92,7 @@ impl<R: UcRecv, G: Gate> RxPath<R, G> {
         } else {
             self.look_again()?;
         }
-        let found = self.hand_out()?;
+        let found = self.hand_out()?; // by name: returned as it is, the result of the short way lay in memory too
         Ok(found)
     }
 
@@ -225,6 +218,11 @@ fn broken(shared: &Shared, error: CompletionError) -> Box<Error> {
 }
 
 impl ImmediateFormat {
+    /// The number of the [`RecvKind`] whose immediate names a slot, or that of none.
+    fn naming(self) -> u8 {
+        if self == Self::Ignore { u8::MAX } else { RecvKind::WriteWithImm as u8 }
+    }
+
     /// The bits of an immediate that name the slot.
     fn slot_bits(self, num_pages: u32) -> u32 {
         match self {

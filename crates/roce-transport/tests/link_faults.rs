@@ -24,6 +24,10 @@ struct Script {
     refuse_opening: u32,
     refuse_connect: u32,
     completions: VecDeque<RecvCompletion>,
+    /// Completions whose bytes are in memory before the link is asked.
+    landed: VecDeque<RecvCompletion>,
+    /// How often it was asked.
+    polls: u32,
     recv_error: Option<CompletionError>,
     send_error: Option<CompletionError>,
     /// Room in the send queue; `reap` gives it back when `reap_frees`.
@@ -150,14 +154,23 @@ impl UcRecv for Link {
 
     fn poll(&mut self, out: &mut [RecvCompletion]) -> Result<usize, CompletionError> {
         self.script(|s| {
+            s.polls += 1;
             if let Some(error) = s.recv_error.take() {
                 return Err(error);
             }
-            let n = out.len().min(s.completions.len());
-            out.iter_mut().zip(s.completions.drain(..n)).for_each(|(slot, c)| *slot = c);
-            Ok(n)
+            Ok(give(&mut s.completions, out))
         })
     }
+
+    fn poll_landed(&mut self, out: &mut [RecvCompletion]) -> Result<usize, CompletionError> {
+        self.script(|s| Ok(give(&mut s.landed, out)))
+    }
+}
+
+fn give(from: &mut VecDeque<RecvCompletion>, out: &mut [RecvCompletion]) -> usize {
+    let n = out.len().min(from.len());
+    out.iter_mut().zip(from.drain(..n)).for_each(|(slot, c)| *slot = c);
+    n
 }
 
 const PEER: PeerEndpoint =
@@ -350,4 +363,70 @@ fn a_send_lands_in_the_receive_it_consumed() {
     assert_eq!(unified.rx_poll().expect("open"), Some(2));
     assert_eq!(unified.rx_poll().expect("open"), Some(3));
     assert_eq!(t.stats().lost, 0, "receives are consumed in order; slots say nothing of losses here");
+}
+
+#[test]
+fn a_burst_is_handed_out_before_the_link_is_asked_again() {
+    let (t, link) = connected(build(config(Mode::Unified)), Script::default());
+    let mut unified = t.take_unified().expect("connected");
+    link.script(|s| s.completions.extend([write(0, 0), write(1, 1), write(2, 2)]));
+    assert_eq!(unified.rx_poll().expect("open"), Some(0));
+    // It overwrites slot 1, which waits.
+    link.script(|s| s.landed.push_back(write(3, 1)));
+    assert_eq!(unified.rx_poll().expect("open"), Some(2));
+    assert_eq!(unified.rx_poll().expect("open"), Some(1));
+    assert_eq!(link.script(|s| s.polls), 1);
+    assert_eq!((t.stats().received, t.stats().overruns), (4, 1));
+    assert_eq!(unified.rx_poll().expect("open"), None);
+    assert_eq!(link.script(|s| s.polls), 2);
+    let posted = link.script(|s| s.receives.iter().skip(4).map(|wr| wr.id).collect::<Vec<_>>());
+    assert_eq!(posted, [0, 1, 2, 3]);
+}
+
+#[test]
+fn what_is_held_back_does_not_keep_the_link_from_being_asked() {
+    let (t, link) = connected(build(config(Mode::Unified)), Script::default());
+    let mut unified = t.take_unified().expect("connected");
+    let ends = t.take_ends().expect("once");
+    ends.tx.publish(0); // nobody sends it in unified mode
+    link.script(|s| s.completions.push_back(write(0, 0)));
+    assert_eq!(unified.rx_poll().expect("open"), None);
+    link.script(|s| s.completions.push_back(write(1, 1)));
+    assert_eq!(unified.rx_poll().expect("open"), Some(1));
+    assert_eq!((t.stats().received, t.stats().lost), (2, 0), "each was counted once");
+}
+
+#[test]
+fn what_was_published_before_the_stop_leaves_wherever_it_is() {
+    let script = Script { room: 64, ..Script::default() };
+    let (t, link) = connected(build(config(Mode::TxOnly).num_pages(256)), script);
+    let ends = t.take_ends().expect("once");
+    let running = thread::spawn({
+        let t = Arc::clone(&t);
+        move || t.blocking_monitor()
+    });
+    publish(&ends.tx, 0, 0);
+    wait_until("the first", || link.script(|s| s.sent.len()) == 1);
+    // Far behind the cursor; whether the running thread or the last look finds them.
+    publish(&ends.tx, 200, 0);
+    publish(&ends.tx, 90, 0);
+    t.close();
+    running.join().expect("no panic").expect("no error");
+    let mut slots: Vec<_> = link.script(|s| s.sent.iter().map(|wr| wr.sge.offset / 64).collect());
+    slots.sort_unstable();
+    assert_eq!(slots, [0, 90, 200]);
+}
+
+#[test]
+fn an_answer_of_another_length_changes_no_later_one() {
+    let (t, link) = connected(build(config(Mode::Unified)), Script { room: 8, ..Script::default() });
+    let mut unified = t.take_unified().expect("connected");
+    unified.tx_publish_len(1, 64).expect("sent");
+    unified.tx_publish(2).expect("sent");
+    assert!(matches!(unified.tx_publish_len(3, 65), Err(Error::Length { len: 65, page_size: 64 })));
+    assert!(matches!(unified.tx_publish(4), Err(Error::Slot { slot: 4, num_pages: 4 })));
+    let sent = link.script(|s| s.sent.iter().map(|wr| (wr.sge.offset, wr.sge.len)).collect::<Vec<_>>());
+    assert_eq!(sent, [(64, 64), (128, 16)]);
+    t.close();
+    assert!(matches!(unified.tx_publish(4), Err(Error::Closed)));
 }

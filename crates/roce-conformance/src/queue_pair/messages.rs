@@ -4,13 +4,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use roce_core::{
-    Device, Mtu, Received, RecvCompletion, RecvKind, RecvWr, RegionId, Rkey, SendWr, Sge, UcQp, UcRecv, Verb,
+    Device, Mtu, Received, RecvCompletion, RecvKind, RecvWr, RegionId, Rkey, SendWr, Sge, UcQp, UcRecv,
+    UcSend, Verb,
 };
 
 use super::{DEPTH, End, connect, flush_all, pair, queue_pair, stage_waiting};
 use crate::links::{Links, Side};
 use crate::memory::{Memory, content};
-use crate::wait::wait_until;
+use crate::wait::{wait_for, wait_until};
 
 /// Odd places, so that nothing is aligned.
 const FROM: usize = 13;
@@ -109,6 +110,26 @@ pub(crate) fn every_immediate<L: Links>(links: &L) {
     }
 }
 
+/// Each sent in one call, and told once whichever way the receiver asks.
+pub(crate) fn one_message_at_a_time<L: Links>(links: &L) {
+    let (mut a, mut b) = pair(links, None);
+    for round in 0..200 {
+        b.post(round, 0, 64);
+        let wr =
+            SendWr { sge: Sge { region: RegionId::Tx, offset: 0, len: 64 }, verb: a.write(0, Some(round)) };
+        if a.send.send(&wr).expect("room in the send queue") != 0 {
+            a.flush();
+        }
+        let mut out = [RecvCompletion::EMPTY; 2];
+        let told = wait_for("a message", || match b.recv.poll_landed(&mut out).expect("a good queue pair") {
+            0 => b.poll(),
+            count => (count == 1).then_some(out[0]),
+        });
+        assert_eq!(told, arrived(round, RecvKind::WriteWithImm, &[0; 64], Some(round)));
+        a.send.reap().expect("a good queue pair");
+    }
+}
+
 pub(crate) fn receives_are_consumed_in_order<L: Links>(links: &L) {
     let (mut a, mut b) = pair(links, None);
     let receives = [(7, 4000), (3, 1000), (u32::MAX, 3000), (0, 5000), (3, 2000), (8, 0)];
@@ -143,7 +164,7 @@ fn place(n: u32) -> usize {
 }
 
 /// The sending side of a stream: as many messages under way as the receiver has receives.
-fn send_stream<S: roce_core::UcSend>(
+fn send_stream<S: UcSend>(
     send: &mut S,
     tx: &Memory,
     count: u32,
