@@ -178,20 +178,7 @@ impl BridgeReport {
 
     /// Name and value of every counter, group by group.
     fn groups(&self) -> [(&'static str, Vec<(&'static str, u64)>); 3] {
-        let dispatch = self.dispatch.map(|d| {
-            vec![
-                ("requests", d.requests),
-                ("responses", d.responses),
-                ("bad_magic", d.bad_magic),
-                ("unknown_function", d.unknown_function),
-                ("bad_length", d.bad_length),
-                ("handler_errors", d.handler_errors),
-                ("panics", d.panics),
-                ("result_too_large", d.result_too_large),
-                ("no_response", d.no_response),
-                ("overwritten", d.overwritten),
-            ]
-        });
+        let dispatch = self.dispatch.map(|d| d.fields().to_vec());
         [
             ("stats", self.stats.fields().to_vec()),
             ("dispatch", dispatch.unwrap_or_default()),

@@ -1,11 +1,13 @@
 //! What stops a program.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use roce_rendezvous::hsb::HsbError;
 
 use crate::decoder::DemError;
+use crate::service::PLUGIN_TABLE;
 
 /// What stops a program.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +74,41 @@ pub enum Error {
         device: String,
         /// Why.
         source: roce_transport::DeviceError,
+    },
+    /// The two ends did not meet.
+    #[error(transparent)]
+    Rendezvous(#[from] roce_rendezvous::Error),
+    /// A call failed.
+    #[error(transparent)]
+    Call(#[from] roce_dispatch::caller::CallError),
+    /// A plug-in that cannot be used.
+    #[error("{}: {source}; a plug-in is a shared library that exports the table {PLUGIN_TABLE}", path.display())]
+    Plugin {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        source: libloading::Error,
+    },
+    /// The metrics have no port.
+    #[error(
+        "cannot serve metrics on {addr}: {source}; take a free port (0: any) and an address of this machine"
+    )]
+    Listen {
+        /// Where.
+        addr: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The service's runtime could not be made.
+    #[error("starting the control plane: {0}; are there too many open files?")]
+    Runtime(io::Error),
+    /// A service whose name stands for no address.
+    #[error("{name} stands for no IPv4 address{}", source.as_ref().map(|e| format!(": {e}")).unwrap_or_default())]
+    Resolve {
+        /// The name, with its port.
+        name: String,
+        /// What the resolver says; nothing where it found other kinds of address.
+        source: Option<io::Error>,
     },
     /// A ring could not be made.
     #[error(transparent)]

@@ -16,6 +16,7 @@ const UNSAFE: &[&str] = &[
     "crates/roce-soft/src/udp/batch.rs",
     "crates/roce-soft/src/udp/socket.rs",
     "crates/roce-tools/src/perf/limit/socket.rs",
+    "crates/roce-tools/src/service/plugin.rs",
     "crates/roce-transport/src/cpu.rs",
     "crates/roce-verbs/src/",
     "xtask/src/process.rs",

@@ -52,7 +52,7 @@ pub(crate) fn plays(args: &[&str], messages: u64) {
 }
 
 /// Where the programs are that can open RDMA devices.
-fn programs() -> PathBuf {
+pub(crate) fn programs() -> PathBuf {
     let beside =
         || Path::new(env!("CARGO_BIN_EXE_xtask")).ancestors().nth(2).map(|target| target.join("verbs"));
     let dir = var("ROCE_TEST_PROGRAMS").map(PathBuf::from).or_else(beside).unwrap();

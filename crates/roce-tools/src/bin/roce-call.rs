@@ -1,0 +1,177 @@
+//! Calls a function of a service over RoCEv2.
+
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use roce_rendezvous::socket::Form;
+use roce_tools::Error;
+use roce_tools::call::{Plan, Report, ResultType, Session, SessionConfig, Value, run as make_calls};
+use roce_tools::cli::{FaultOptions, JsonTarget, exit_code, number, parse};
+use roce_tools::handlers::{ECHO, SUM};
+use roce_tools::output::{Output, init_logging};
+use roce_transport::{Config, Mode, SpinPolicy, TxMode};
+
+/// Calls a function of a service and prints its result: roce-call --device soft:127.0.0.2 127.0.0.1:9000
+/// rpc_increment u8:1,2,3
+///
+/// Exit code: 0 when every call was answered, and all alike; 1 when not; 2 for options that cannot work. Numbers are
+/// decimal or 0x hex.
+#[derive(Debug, Parser)]
+#[command(name = "roce-call", version, args_override_self = true)]
+struct Options {
+    /// Where the service's rendezvous listens.
+    #[arg(value_name = "HOST:PORT")]
+    service: String,
+    /// The function's name.
+    function: String,
+    /// Arguments, one behind the other: u8, i32, i64, f32 or f64 with one or more values, or bits:0110.
+    #[arg(value_name = "TYPE:VALUE")]
+    args: Vec<Value>,
+    /// How to read the results: TYPE[N], or TYPE for as many as there are; may be given more than once [default: what
+    /// the known functions give, or bytes].
+    #[arg(long = "result", value_name = "TYPE")]
+    results: Vec<ResultType>,
+    /// The link: soft:IP is RoCEv2 in userspace, from that address; others are RDMA devices.
+    #[arg(long, value_name = "NAME", default_value = "soft:127.0.0.1")]
+    device: String,
+    /// The port of the device, from 1; soft devices have one.
+    #[arg(long, value_name = "N", value_parser = number::<u8>, default_value = "1")]
+    ib_port: u8,
+    /// The address to send from [default: the one in the device's name, or its first].
+    #[arg(long, value_name = "IP")]
+    local_ip: Option<Ipv4Addr>,
+    /// Slots of each ring, as the service's.
+    #[arg(long, value_name = "N", value_parser = number::<u32>, default_value = "8")]
+    slots: u32,
+    /// Bytes of a slot, and of a message, as the service's.
+    #[arg(long, value_name = "BYTES", value_parser = number::<u32>, default_value = "256")]
+    slot_size: u32,
+    /// How requests travel: write puts each into its slot; send takes the service's next receive.
+    #[arg(long, value_enum, default_value_t = Verb::Write)]
+    tx_mode: Verb,
+    /// Speak the 12-byte form of the rendezvous, as older services do.
+    #[arg(long)]
+    plain: bool,
+    /// How often to call.
+    #[arg(long, value_name = "N", value_parser = number::<u64>, default_value = "1")]
+    repeat: u64,
+    /// How many calls in flight at once, at most --slots.
+    #[arg(long, value_name = "D", value_parser = number::<u32>, default_value = "1")]
+    depth: u32,
+    /// For the service to turn up, and for each call.
+    #[arg(long, value_name = "T", value_parser = number::<u64>, default_value = "5000")]
+    timeout_ms: u64,
+    /// Print a report as JSON instead.
+    #[arg(long)]
+    json: bool,
+    /// Never give the core away while waiting.
+    #[arg(long)]
+    spin: bool,
+    #[command(flatten)]
+    faults: FaultOptions,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Verb {
+    Write,
+    Send,
+}
+
+fn main() -> ExitCode {
+    init_logging();
+    exit_code::<Options>(run(&parse()))
+}
+
+fn run(options: &Options) -> Result<bool, Error> {
+    let plan = options.plan()?;
+    let session = Session::connect(options.session()?)?;
+    let report = make_calls(session.caller(), &plan)?;
+    session.leave();
+    options.print(&report)?;
+    Ok(report.is_good())
+}
+
+impl Options {
+    fn print(&self, report: &Report) -> Result<(), Error> {
+        if self.json {
+            return Output::new(Some(JsonTarget::Stdout)).report(report);
+        }
+        let text = report.for_people();
+        if report.answers > 0 {
+            Output::default().say(&text);
+        } else {
+            // Nobody is left to tell where standard error is closed.
+            let _ = writeln!(io::stderr(), "{text}");
+        }
+        Ok(())
+    }
+
+    fn plan(&self) -> Result<Plan, Error> {
+        if !(1..=self.slots).contains(&self.depth) {
+            let problem = format!("--depth {}: take 1 to {}, the slots of the ring", self.depth, self.slots);
+            return Err(Error::Options(problem));
+        }
+        Ok(Plan {
+            function: self.function.clone(),
+            args: self.args.clone(),
+            results: self.result_types(),
+            repeat: self.repeat,
+            depth: self.depth as usize,
+            timeout: self.timeout(),
+        })
+    }
+
+    /// As asked for, or what the functions give that every service has.
+    fn result_types(&self) -> Vec<ResultType> {
+        match self.function.as_str() {
+            _ if !self.results.is_empty() => self.results.clone(),
+            SUM => vec![ResultType::INT64],
+            ECHO => self.args.iter().map(Value::result_type).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn session(&self) -> Result<SessionConfig, Error> {
+        Ok(SessionConfig {
+            service: self.resolve()?,
+            form: if self.plain { Form::Plain } else { Form::Json },
+            timeout: self.timeout(),
+            transceiver: self.transceiver()?,
+        })
+    }
+
+    fn resolve(&self) -> Result<SocketAddr, Error> {
+        let refused = |source| Error::Resolve { name: self.service.clone(), source };
+        let mut found = self.service.to_socket_addrs().map_err(|e| refused(Some(e)))?;
+        found.find(SocketAddr::is_ipv4).ok_or_else(|| refused(None))
+    }
+
+    fn transceiver(&self) -> Result<Config, Error> {
+        let mut config = Config::builder(&self.device)
+            .port(self.ib_port)
+            .num_pages(self.slots)
+            .page_size(self.slot_size)
+            .mode(Mode::Unified)
+            .tx_mode(match self.tx_mode {
+                Verb::Write => TxMode::WriteWithImm,
+                Verb::Send => TxMode::Send,
+            });
+        if self.spin {
+            config = config.spin(SpinPolicy::Spin);
+        }
+        if let Some(ip) = self.local_ip {
+            config = config.local_ip(ip);
+        }
+        if let Some(faults) = self.faults.config() {
+            config = config.faults(faults);
+        }
+        config.build().map_err(|e| Error::Options(e.to_string()))
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms)
+    }
+}

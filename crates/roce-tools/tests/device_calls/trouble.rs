@@ -1,0 +1,154 @@
+//! What is refused, and what is no request at all.
+
+use std::net::UdpSocket;
+
+use roce_dispatch::caller::{CallError, Caller};
+use roce_dispatch::rpc::Status;
+use roce_rendezvous::socket::{Client, Form};
+use roce_rendezvous::{Blocking, Offer};
+use roce_tools::Error;
+use roce_tools::call::Session;
+use roce_transport::{Transceiver, Unified};
+
+use crate::support::{CEILING, Service, call, call_many, http, transceiver};
+
+/// Random enough, and the same in every run.
+fn noise() -> impl FnMut() -> u64 {
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    }
+}
+
+#[test]
+fn errors_are_told_at_once_and_by_name() {
+    let service = Service::with_plugin("--slots 64");
+    let session = service.session(transceiver());
+    for (function, args, status) in [
+        ("nobody", &[][..], Status::UNKNOWN_FUNCTION),
+        ("sum", &[1, 2, 3][..], Status::from_code(1)),
+        ("c_silent", &[], Status::NO_RESPONSE),
+        ("c_too_long", &[], Status::RESULT_TOO_LARGE),
+        ("c_refuse", &[], Status::from_code(42)),
+    ] {
+        let outcome = call(session.caller(), function, args);
+        assert!(matches!(outcome, Err(CallError::Remote { status: s, .. }) if s == status), "{outcome:?}");
+    }
+    assert_eq!(call(session.caller(), "c_reverse", &[1, 2, 3]).expect("answered"), [3, 2, 1]);
+    assert_eq!(call(session.caller(), "c_reverse", &[7; 232]).expect("a whole slot"), [7; 232]);
+    let too_long = call(session.caller(), "echo", &[0; 233]);
+    assert!(matches!(too_long, Err(CallError::TooLong { len: 233, room: 232 })), "{too_long:?}");
+    for (event, count) in
+        [("unknown_function", 1), ("handler_errors", 2), ("no_response", 1), ("result_too_large", 1)]
+    {
+        assert_eq!(
+            service.metric(&format!("roce_service_dispatch_total{{event=\"{event}\"}}")),
+            count,
+            "{event}"
+        );
+    }
+}
+
+/// A link to the service that sends whatever it is told to.
+fn raw_link(service: &Service) -> (Transceiver, Unified) {
+    let transceiver = Transceiver::new(transceiver().build().expect("a valid configuration"));
+    let offer = Offer::from(transceiver.setup().expect("set-up"));
+    let client = Client::new(service.addr, Form::Json);
+    let mut rendezvous = Blocking::<Client>::client(client).expect("a runtime");
+    rendezvous
+        .exchange(&offer, |peer| transceiver.connect(&peer.endpoint))
+        .expect("the service takes callers");
+    let link = transceiver.take_unified().expect("once");
+    (transceiver, link)
+}
+
+fn random_messages(options: &str) {
+    const MESSAGES: u32 = 1024;
+    let service = Service::start(&format!("--slots 64 --metrics 127.0.0.1:0 {options}"));
+    let (_transceiver, mut link) = raw_link(&service);
+    let mut next = noise();
+    for n in 0..MESSAGES {
+        let slot = n % 64;
+        for word in 0..32 {
+            link.tx_slot(slot).copy_from(8 * word, &next().to_le_bytes());
+        }
+        link.tx_publish(slot).expect("open");
+        // Half a ring at a time, so that none overwrites another.
+        if n % 32 == 31 {
+            service.wait_for_metric("roce_service_dispatch_total{event=\"bad_magic\"}", u64::from(n) + 1);
+        }
+    }
+
+    let stranger = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    for len in 0..500 {
+        let bytes: Vec<u8> = (0..len).map(|_| next().to_le_bytes()[0]).collect();
+        stranger.send_to(&bytes, (service.ip, 4791)).expect("sent");
+    }
+    let caller = Caller::new(link).expect("frames hold a header");
+    assert_eq!(call_many(&caller, 500, 4, CEILING).answered, 500, "the same peer is served");
+    let session = service.session(transceiver());
+    assert_eq!(call_many(session.caller(), 500, 4, CEILING).answered, 500, "another one is served");
+    assert_eq!(service.program.stop().code, Some(0));
+}
+
+#[test]
+fn random_messages_are_counted_and_harm_nobody_in_ring_shape() {
+    random_messages("--dispatch ring");
+}
+
+#[test]
+fn random_messages_are_counted_and_harm_nobody_in_unified_shape() {
+    random_messages("--dispatch unified");
+}
+
+#[test]
+fn rings_that_do_not_fit_are_refused_by_name() {
+    let service = Service::start("--slots 8");
+    let refused = Session::connect(service.session_config(transceiver())).expect_err("64 slots");
+    let Error::Rendezvous(error) = &refused else { panic!("{refused}") };
+    assert!(error.to_string().contains("slots"), "{error}");
+    let session = service.session(transceiver().num_pages(8));
+    assert_eq!(call(session.caller(), "echo", b"fits").expect("answered"), b"fits");
+}
+
+#[test]
+fn a_stranger_at_the_rendezvous_keeps_nobody_out() {
+    let service = Service::start("--slots 64 --metrics 127.0.0.1:0");
+    for garbage in ["GET / HTTP/1.1\r\n\r\n", "{\"version\":7}\n", "{}\n", "\0\0\0\u{1}"] {
+        use std::io::Write;
+        let mut stream = std::net::TcpStream::connect(service.addr).expect("it listens");
+        stream.write_all(garbage.as_bytes()).expect("it reads");
+    }
+    let session = service.session(transceiver());
+    assert_eq!(call(session.caller(), "echo", b"in").expect("answered"), b"in");
+    service.wait_for_metric("roce_service_rendezvous_errors_total", 4);
+}
+
+#[test]
+fn metrics_are_text_over_http() {
+    let service = Service::start("--slots 64 --metrics 127.0.0.1:0");
+    let session = service.session(transceiver());
+    assert_eq!(call_many(session.caller(), 10, 1, CEILING).answered, 10);
+    service.wait_for_metric("roce_service_peers", 1);
+    let text = service.metrics();
+    for line in [
+        "# TYPE roce_service_peers gauge",
+        "# TYPE roce_service_dispatch_total counter",
+        "roce_service_peers_total 1",
+        "roce_service_dispatch_total{event=\"requests\"} 10",
+        "roce_service_dispatch_total{event=\"responses\"} 10",
+        "roce_service_transport_total{event=\"received\"} 10",
+    ] {
+        assert!(text.lines().any(|l| l == line), "no {line:?} in\n{text}");
+    }
+    let peer = session.transceiver().endpoint().expect("connected");
+    let label = format!("roce_service_peer_requests_total{{peer=\"{}:{:#x}\"}}", peer.ip, peer.qpn.get());
+    assert_eq!(service.metric(&label), 10);
+
+    let addr = service.metrics_addr();
+    assert!(http(addr, "GET /nothing HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+    assert!(http(addr, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
+}

@@ -1,0 +1,123 @@
+//! Device calls over RDMA devices: `roce-service` on `ROCE_TEST_DEVICE`, called by `roce-call` on `ROCE_TEST_PEER_DEVICE`, or on
+//! the same one where there is no other. `cargo xtask vm-test` and `cargo xtask test-device` build what is needed and run these.
+
+#![allow(clippy::unwrap_used)] // clippy spares test functions alone, not their helpers
+
+#[allow(dead_code)] // each test file uses what it needs
+mod device;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Output, Stdio};
+
+use device::{programs, var};
+use serde_json::Value;
+
+/// A running `roce-service`; told to end when dropped.
+struct Service {
+    child: Child,
+    lines: BufReader<std::process::ChildStdout>,
+    port: String,
+}
+
+impl Service {
+    fn start(options: &[&str]) -> Self {
+        let device = var("ROCE_TEST_DEVICE").expect(
+            "ROCE_TEST_DEVICE is not set: name an RDMA device to test on (`rdma link` lists them), or run these with \
+             `cargo xtask vm-test`",
+        );
+        let mut child = Command::new(programs().join("roce-service"))
+            .args(["--device", &device, "--listen", "127.0.0.1", "--slots", "64"])
+            .args(options)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        let ready = "CUDAQ_REALTIME_SERVER_READY transport=cpu_roce port=";
+        let rest = line.strip_prefix(ready).unwrap_or_else(|| panic!("{line:?} instead of {ready}"));
+        let port = rest.split(' ').next().unwrap().to_owned();
+        Self { child, lines, port }
+    }
+
+    fn call(&self, options: &[&str]) -> Output {
+        let device = var("ROCE_TEST_PEER_DEVICE").or_else(|| var("ROCE_TEST_DEVICE")).unwrap();
+        let output = Command::new(programs().join("roce-call"))
+            .args(["--device", &device, "--slots", "64", &format!("127.0.0.1:{}", self.port)])
+            .args(options)
+            .output()
+            .unwrap();
+        println!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        output
+    }
+
+    /// What it says at its end.
+    fn stop(mut self) -> String {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").arg(&pid).status().unwrap().success());
+        let mut rest = String::new();
+        self.lines.read_to_string(&mut rest).unwrap();
+        assert!(self.child.wait().unwrap().success());
+        rest
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // Already gone, where all went well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn calls(service: &[&str], depth: &str) {
+    let service = Service::start(service);
+    let output =
+        service.call(&["--json", "--repeat", "100000", "--depth", depth, "rpc_increment", "u8:1,2,255"]);
+    assert_eq!(output.status.code(), Some(0));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["result"][0]["values"], serde_json::json!([2, 3, 0]));
+    for (key, count) in [("answers", 100_000), ("errors", 0), ("timeouts", 0), ("different", 0)] {
+        assert_eq!(report[key], count, "{key}: {report:#}");
+    }
+    // And the farewell.
+    assert_eq!(service.stop().trim_end(), "CUDAQ_REALTIME_SERVER_PROCESSED count=100001");
+}
+
+#[test]
+#[ignore = "needs the RDMA device that ROCE_TEST_DEVICE names"]
+fn one_in_flight() {
+    calls(&["--dispatch", "unified"], "1");
+}
+
+#[test]
+#[ignore = "needs the RDMA device that ROCE_TEST_DEVICE names"]
+fn four_in_flight() {
+    calls(&["--dispatch", "ring"], "4");
+}
+
+#[test]
+#[ignore = "needs the RDMA device that ROCE_TEST_DEVICE names"]
+fn sixty_four_in_flight() {
+    calls(&["--dispatch", "ring"], "64");
+}
+
+#[test]
+#[ignore = "needs the RDMA device that ROCE_TEST_DEVICE names"]
+fn sixty_four_in_flight_answered_by_sends() {
+    calls(&["--dispatch", "unified", "--tx-mode", "send"], "64");
+}
+
+#[test]
+#[ignore = "needs the RDMA device that ROCE_TEST_DEVICE names"]
+fn errors_and_values_of_all_types() {
+    let service = Service::start(&[]);
+    let unknown = service.call(&["nobody"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("unknown function"));
+    let values = ["i32:-1,2", "f64:0.5", "bits:0110"];
+    let echo = service.call(&[&["echo"], &values[..]].concat());
+    assert_eq!(String::from_utf8_lossy(&echo.stdout).trim_end(), values.join(" "));
+    let sum = service.call(&["sum", "i32:2147483647,1"]);
+    assert_eq!(String::from_utf8_lossy(&sum.stdout).trim_end(), "i64:2147483648");
+}
