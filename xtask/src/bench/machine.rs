@@ -11,9 +11,9 @@ use anyhow::{Context, Result, ensure};
 
 use super::PROGRAM;
 use super::options::Options;
+use crate::cargo;
 use crate::process::Stream;
 use crate::vm::{Host, Job, Net, Progress, Task};
-use crate::{build, cargo};
 
 /// Longer than the longest suite.
 const TIMEOUT: Duration = Duration::from_secs(3600);
@@ -22,8 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(3600);
 pub(super) fn run(options: &Options) -> Result<ExitCode> {
     // The machine first: without one nothing needs to be built.
     let host = Host::new(None, Progress::Shown)?;
-    let programs = build::verbs_programs()?;
-    let program = programs.join(PROGRAM);
+    let program = super::build(true)?;
     let job = Job {
         task: Task::Command(command(options, &program)),
         env: vec![("TERM".to_owned(), "dumb".into())],

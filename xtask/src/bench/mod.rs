@@ -5,13 +5,14 @@ mod machine;
 mod options;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 
 use self::options::{Request, USAGE};
 use crate::process::how;
-use crate::{build, cargo, interrupt, process, usage_error};
+use crate::{cargo, interrupt, process, usage_error};
 
 /// The program that measures.
 const PROGRAM: &str = "roce-perf";
@@ -30,11 +31,7 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<ExitCode> {
     if options.backend == "vm" {
         return machine::run(&options);
     }
-    let program = if options.backend.starts_with("soft") {
-        cargo::named(&build::programs(true)?, PROGRAM)?
-    } else {
-        build::verbs_programs()?.join(PROGRAM)
-    };
+    let program = build(!options.backend.starts_with("soft"))?;
     let mut command = Command::new(&program);
     command.args(options.suite_arguments()).args(["--backend", &options.backend]);
     if let Some(peer) = &options.peer_device {
@@ -43,6 +40,22 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<ExitCode> {
     let json = options.json.iter().flat_map(|target| [OsString::from("--json"), target.clone()]);
     command.args(json).args(options.report_arguments());
     ended(&mut command)
+}
+
+/// Builds the program, with RDMA devices where they are asked for.
+fn build(verbs: bool) -> Result<PathBuf> {
+    let mut build = cargo::command(["build", "--release", "--package", "roce-tools", "--bin", PROGRAM]);
+    if verbs {
+        build.args(["--features", "verbs"]);
+        cargo::find_libclang(&mut build);
+    }
+    let built = cargo::build_programs(build).with_context(|| match verbs {
+        true => {
+            format!("cannot build {PROGRAM} with RDMA devices; `cargo xtask setup` installs what that needs")
+        }
+        false => format!("cannot build {PROGRAM}"),
+    })?;
+    cargo::named(&built, PROGRAM)
 }
 
 /// Runs the program to its end; its exit code is ours.
