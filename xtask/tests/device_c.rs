@@ -8,20 +8,17 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 const CALLS: &str = "200";
-/// Of `messages.c`, without those that are about soft devices.
-const CASES: [&str; 12] = [
+/// Of `messages.c`: those in which the link is what matters, and not the library's own bookkeeping.
+const CASES: [&str; 9] = [
     "echo_write_send",
     "echo_send_send",
-    "echo_write_write",
     "modes",
     "later_slot_first",
-    "markers",
     "lapped",
-    "lapped_and_failed",
+    "lapped_by_default",
     "unified_send",
     "unified_write",
     "callback",
-    "callback_after_polls",
 ];
 
 fn var(name: &str) -> String {
@@ -84,6 +81,5 @@ fn messages_in_all_modes() {
     for case in CASES {
         let output = program("messages").args([case, &ours, &theirs]).output().unwrap();
         assert!(output.status.success(), "{case}: {}", String::from_utf8_lossy(&output.stderr));
-        println!("{case}: done");
     }
 }
