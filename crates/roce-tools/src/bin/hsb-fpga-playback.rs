@@ -7,16 +7,19 @@ use std::time::Duration;
 
 use clap::Parser;
 use roce_core::{PeerEndpoint, Qpn, Rkey};
-use roce_rendezvous::hsb::{Mac, mac_of, regs};
+use roce_rendezvous::hsb::{BlockingDiscovery, DiscoveryConfig, Mac, enumeration, mac_of, regs};
 use roce_tools::cli::{JsonTarget, exit_code, number, parse};
+use roce_tools::hsb::the_one;
 use roce_tools::output::{Output, init_logging};
-use roce_tools::playback::{Expect, Plan, Verdict, play};
+use roce_tools::playback::{Expect, Plan, Verdict, play, write_csv};
 use roce_tools::workload::{Increment, SurfaceCode, SurfaceCodeFiles, Workload};
 use roce_tools::{Error, signal};
 
 /// The control port of the software FPGA, and that of a real one.
 const CONTROL_PORTS: [u16; 2] = [8193, 8192];
 const DEFAULT_MESSAGES: u32 = 100;
+/// A board announces itself once a second.
+const DISCOVER: Duration = Duration::from_secs(3);
 
 /// Plays requests through an FPGA to a bridge and checks every answer.
 ///
@@ -25,9 +28,18 @@ const DEFAULT_MESSAGES: u32 = 100;
 #[derive(Debug, Parser)]
 #[command(name = "hsb-fpga-playback", version, args_override_self = true)]
 struct Options {
-    /// The FPGA's address.
+    /// The FPGA's address [default: the one board that makes itself known].
     #[arg(long, value_name = "IP")]
-    hsb_ip: Ipv4Addr,
+    hsb_ip: Option<Ipv4Addr>,
+    /// Where a board's announcement is listened for.
+    #[arg(
+        long, value_name = "IP:PORT", conflicts_with = "hsb_ip",
+        default_value_t = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, enumeration::HOST_PORT)
+    )]
+    listen: SocketAddrV4,
+    /// First write what a board needs once after it was switched on.
+    #[arg(long)]
+    start: bool,
     /// The FPGA's control port [default: 8193 with --emulator, else 8192].
     #[arg(long, value_name = "PORT", value_parser = number::<u16>)]
     control_port: Option<u16>,
@@ -97,6 +109,12 @@ struct Options {
     /// Write the report as JSON; - is standard output.
     #[arg(long, value_name = "FILE", value_parser = JsonTarget::parse)]
     json: Option<JsonTarget>,
+    /// Write each round trip, by the FPGA's clock, as CSV.
+    #[arg(long, value_name = "FILE")]
+    rtt_csv: Option<PathBuf>,
+    /// Show how the round trips spread.
+    #[arg(long)]
+    histogram: bool,
 }
 
 fn main() -> ExitCode {
@@ -109,7 +127,13 @@ fn run(options: Options) -> Result<bool, Error> {
     let workload = options.workload()?;
     let plan = options.plan()?;
     let report = play(&plan, &workload, &stop)?;
+    if let Some(path) = &options.rtt_csv {
+        write_csv(path, &report.round_trips)?;
+    }
     let output = Output::new(options.json);
+    if options.histogram {
+        output.say(report.rtt_histogram.for_people().trim_end());
+    }
     output.say(&report.for_people());
     output.report(&report)?;
     Ok(report.verdict == Verdict::Pass)
@@ -141,7 +165,8 @@ impl Options {
         let hif = if self.emulator { regs::EMULATOR_HIF_ADDRESS } else { regs::HIF_ADDRESS };
         let qpn = Qpn::new(self.bridge_qp).map_err(|e| Error::Options(format!("--bridge-qp: {e}")))?;
         Ok(Plan {
-            fpga: SocketAddrV4::new(self.hsb_ip, port),
+            fpga: SocketAddrV4::new(self.fpga_ip()?, port),
+            start: self.start,
             emulator: self.emulator,
             vp_address: self.vp_address,
             hif_address: self.hif_address.unwrap_or(hif),
@@ -156,6 +181,16 @@ impl Options {
             timeout: Duration::from_secs(self.timeout.into()),
             endless: self.endless,
         })
+    }
+
+    fn fpga_ip(&self) -> Result<Ipv4Addr, Error> {
+        if let Some(ip) = self.hsb_ip {
+            return Ok(ip);
+        }
+        let config = DiscoveryConfig { address: self.listen, interface: None };
+        let board = the_one(BlockingDiscovery::open(&config)?.collect(DISCOVER)?, None)?;
+        tracing::info!(ip = %board.peer_ip, serial = %board.serial(), "a board was discovered");
+        Ok(board.peer_ip)
     }
 
     fn mac(&self) -> Result<Mac, Error> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use roce_rendezvous::hsb::ecb::Pair;
 use roce_rendezvous::hsb::regs::{self, CAPTURE_RAM, Capture, LoopStats, PLAYBACK_RAM, Player};
 use roce_rendezvous::hsb::sample::{BEAT_BYTES, SAMPLE_WORDS, Sample};
-use roce_rendezvous::hsb::{BlockingClient, RoceConfig, Timing};
+use roce_rendezvous::hsb::{BlockingClient, RoceConfig, StartOptions, Timing};
 use serde::Serialize;
 
 use crate::Error;
@@ -80,6 +80,16 @@ impl Fpga {
     pub(super) fn connect(peer: SocketAddrV4) -> Result<Self, Error> {
         let timing = Timing { first_timeout: CONNECT_TIMEOUT, timeout: ACCESS_TIMEOUT, ..Timing::default() };
         Ok(Self { client: BlockingClient::connect(peer, timing)? })
+    }
+
+    /// What a board needs once after it was switched on.
+    pub(super) fn start(&mut self) -> Result<(), Error> {
+        Ok(self.client.start(&StartOptions::default())?)
+    }
+
+    /// Takes the bridge's ring from the FPGA: it writes there no more.
+    pub(super) fn unconfigure(&mut self, ring: &RoceConfig) -> Result<(), Error> {
+        Ok(self.client.unconfigure_roce(ring)?)
     }
 
     /// Stops whatever an earlier run left going, and tells the FPGA the bridge's ring.

@@ -5,6 +5,7 @@
 
 mod fpga;
 mod report;
+mod round_trips;
 mod verify;
 
 use std::net::SocketAddrV4;
@@ -25,7 +26,8 @@ use fpga::{Fpga, Progress, Windows};
 use verify::Tally;
 
 pub use fpga::LoopReport;
-pub use report::{Report, Rtt, Verdict};
+pub use report::{Report, Verdict};
+pub use round_trips::{Histogram, RoundTrip, Rtt, write_csv};
 pub use verify::Expect;
 
 /// From one look at the capture to the next.
@@ -41,6 +43,8 @@ const MAX_PAGES: u32 = 4096;
 pub struct Plan {
     /// The FPGA's control plane.
     pub fpga: SocketAddrV4,
+    /// Start the board first, as it needs once after it was switched on.
+    pub start: bool,
     /// It is the software FPGA: it waits for each answer and says when a pass is over.
     pub emulator: bool,
     /// Its virtual port's registers.
@@ -127,13 +131,17 @@ impl Plan {
     }
 }
 
-/// Plays the workload and judges the answers. A run that began has a report, however it ended; the error is
+/// Plays the workload and judges the answers; in the end the FPGA has forgotten the bridge. A run that began has a report, however it ended; the error is
 /// that it could not begin.
 pub fn play(plan: &Plan, workload: &Workload, stop: &AtomicBool) -> Result<Report, Error> {
     plan.check(workload)?;
     let beats = beats_of(workload.frame_len());
     let mut fpga = Fpga::connect(plan.fpga)?;
-    fpga.configure(&plan.ring(beats_to_bytes(beats)))?;
+    if plan.start {
+        fpga.start()?;
+    }
+    let ring = plan.ring(beats_to_bytes(beats));
+    fpga.configure(&ring)?;
     let mut run = Run {
         plan,
         workload,
@@ -144,12 +152,14 @@ pub fn play(plan: &Plan, workload: &Workload, stop: &AtomicBool) -> Result<Repor
         deadline: Instant::now() + plan.timeout,
         bar: progress_bar(workload.messages()),
     };
-    if let Err(end) = run.all_passes() {
+    let end = run.all_passes();
+    // An FPGA that no longer answers cannot be stopped either.
+    let answers = !matches!(end, Err(End::Failed(Error::Control(_))));
+    if let Err(end) = end {
         run.tally.reason(end.reason());
-        // An FPGA that no longer answers cannot be stopped either.
-        if !matches!(end, End::Failed(Error::Control(_))) {
-            run.fpga.stop()?;
-        }
+    }
+    if answers && let Err(error) = run.fpga.stop().and_then(|()| run.fpga.unconfigure(&ring)) {
+        run.tally.reason(error.to_string());
     }
     run.bar.finish_and_clear();
     Ok(run.tally.finish())
@@ -316,6 +326,7 @@ mod tests {
     fn plan(page_size: u32, num_pages: u32) -> Plan {
         Plan {
             fpga: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1),
+            start: false,
             emulator: true,
             vp_address: regs::VP_ADDRESS,
             hif_address: regs::EMULATOR_HIF_ADDRESS,

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::fpga::LoopReport;
+use super::round_trips::{Histogram, RoundTrip, Rtt};
 use crate::output::table;
 
 /// Lost ids that are listed for people.
@@ -17,28 +18,6 @@ pub enum Verdict {
     /// Something was not.
     #[default]
     Fail,
-}
-
-/// Round trips in nanoseconds, from the FPGA's send time to its time of capture; `None` where none was measured.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Rtt {
-    /// The shortest.
-    pub min: Option<u64>,
-    /// Half took no longer.
-    pub p50: Option<u64>,
-    /// 99 of 100 took no longer.
-    pub p99: Option<u64>,
-    /// The longest.
-    pub max: Option<u64>,
-}
-
-impl Rtt {
-    pub(super) fn of(mut rtt: Vec<u64>) -> Self {
-        rtt.sort_unstable();
-        // The least value that at least so many percent do not exceed.
-        let percentile = |percent: usize| rtt.get((rtt.len() * percent).div_ceil(100).max(1) - 1).copied();
-        Self { min: rtt.first().copied(), p50: percentile(50), p99: percentile(99), max: rtt.last().copied() }
-    }
 }
 
 /// What a run of the playback found out. Counts are of messages.
@@ -76,6 +55,11 @@ pub struct Report {
     pub reference_agreement: Option<u32>,
     /// How long the answers took.
     pub rtt_ns: Rtt,
+    /// How they spread.
+    pub rtt_histogram: Histogram,
+    /// Each of them, in the order of their capture.
+    #[serde(skip)]
+    pub round_trips: Vec<RoundTrip>,
     /// What a software FPGA counted while it looped.
     #[serde(rename = "loop")]
     pub looped: Option<LoopReport>,
@@ -149,7 +133,7 @@ impl Report {
         #[allow(clippy::cast_precision_loss)] // for people, to one digit
         let us =
             |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), |ns| format!("{:.1}", ns as f64 / 1000.0));
-        let Rtt { min, p50, p99, max } = self.rtt_ns;
+        let Rtt { min, p50, p99, max, .. } = self.rtt_ns;
         format!("min {}  p50 {}  p99 {}  max {}", us(min), us(p50), us(p99), us(max))
     }
 }

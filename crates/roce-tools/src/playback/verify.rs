@@ -6,7 +6,8 @@ use roce_dispatch::rpc::{HEADER_LEN, Request, Response};
 use roce_rendezvous::hsb::sample::Sample;
 
 use super::fpga::LoopReport;
-use super::report::{Report, Rtt, Verdict};
+use super::report::{Report, Verdict};
+use super::round_trips::{Histogram, RoundTrip, Rtt};
 use crate::workload::Workload;
 
 /// Complaints that are spelled out; the counters know of all.
@@ -91,7 +92,6 @@ pub(super) struct Tally<'a> {
     captures_all: bool,
     seen: Vec<bool>,
     most_beats: usize,
-    rtt: Vec<u64>,
     complaints: VecDeque<String>,
     /// Shots that were decoded to something else than the reference predicts.
     unlike_reference: Vec<u32>,
@@ -124,7 +124,6 @@ impl<'a> Tally<'a> {
             captures_all,
             seen: vec![false; workload.messages() as usize],
             most_beats: 0,
-            rtt: Vec::new(),
             complaints: VecDeque::new(),
             unlike_reference: Vec::new(),
             report,
@@ -233,8 +232,9 @@ impl<'a> Tally<'a> {
     fn note_round_trip(&mut self, captured: &Captured, header: &Header) {
         let [s0, s1, s2, s3, n0, n1, n2, n3] = header.sent.to_be_bytes();
         let sent = nanoseconds(u32::from_be_bytes([s0, s1, s2, s3]), u32::from_be_bytes([n0, n1, n2, n3]));
-        if let Some(rtt) = captured.time.checked_sub(sent).filter(|_| header.sent != 0) {
-            self.rtt.push(rtt);
+        if header.sent != 0 && sent <= captured.time {
+            let trip = RoundTrip { message: header.id, sent, captured: captured.time };
+            self.report.round_trips.push(trip);
         }
     }
 
@@ -315,7 +315,9 @@ impl<'a> Tally<'a> {
         let mut report = self.report;
         report.lost_ids = (0..).zip(&self.seen).filter(|(_, seen)| !**seen).map(|(id, _)| id).collect();
         report.lost = u32::try_from(report.lost_ids.len()).unwrap_or(u32::MAX);
-        report.rtt_ns = Rtt::of(self.rtt);
+        let mut took: Vec<u64> = report.round_trips.iter().map(RoundTrip::took).collect();
+        took.sort_unstable();
+        (report.rtt_ns, report.rtt_histogram) = (Rtt::of(&took), Histogram::of(&took));
         let wrong = report.header_errors + report.payload_errors + report.foreign + report.duplicates;
         let mut reasons: Vec<String> = self.complaints.into();
         if wrong as usize > reasons.len() {

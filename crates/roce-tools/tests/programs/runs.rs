@@ -3,7 +3,9 @@
 use std::fs;
 use std::thread;
 
-use crate::harness::{Fpga, Reach, bridge, data, playback, report, surface_code};
+use crate::harness::{
+    Fpga, HSB, PLAYBACK, Reach, address, bridge, data, playback, report, run, surface_code,
+};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tempfile::tempdir;
@@ -113,6 +115,7 @@ fn the_decoder_answers_every_shot_in_both_modes() {
     });
     for report in &mut reports {
         report["rtt_ns"] = Value::Null;
+        report["rtt_histogram"] = Value::Null;
     }
     assert_eq!(reports[0], reports[1]);
 }
@@ -261,6 +264,30 @@ fn an_fpga_killed_in_mid_run_fails_the_playback() {
     assert_eq!(bridge.stop().code, Some(0));
 }
 
+/// From a board that was just switched on to one that is as it was: found by its announcement, started, configured,
+/// played, and left without a stream.
+#[test]
+fn a_board_is_found_started_and_left_as_it_was() {
+    for personality in ["fpga", "lenient"] {
+        let listen = address();
+        let announce = format!("--announce-to {listen} --announce-interval-ms 50");
+        let fpga = Fpga::start(&format!("--personality {personality} {announce}"));
+        let (_bridge, reach) = bridge(&fpga, "");
+        let line = format!(
+            "--emulator --start --listen {listen}:12267 --bridge-ip {} --bridge-qp {:#x} --bridge-rkey {} --timeout 60",
+            reach.ip, reach.qpn, reach.rkey
+        );
+        let ended = run(PLAYBACK, &line);
+        assert_eq!(ended.code, Some(0), "{personality}: {ended:?}");
+        let reach = format!("--hsb-ip {} --control-port 8193", fpga.ip);
+        // The mask of the host interface, and the queue pair of the virtual port.
+        for register in ["0x80c", "0x1000"] {
+            let read = run(HSB, &format!("{reach} read {register}"));
+            assert!(read.stdout.trim_end().ends_with("0x00000000"), "{register}: {read:?}");
+        }
+    }
+}
+
 #[test]
 fn reports_and_captures_land_in_files() {
     let dir = tempdir().expect("a directory");
@@ -268,8 +295,16 @@ fn reports_and_captures_land_in_files() {
     let fpga = Fpga::start("");
     let (bridge, reach) =
         bridge(&fpga, &format!("--json {} --pcap {}", report_file.display(), pcap.display()));
-    passes(&fpga, reach, "--num-messages 10");
+    let csv = dir.path().join("rtt.csv");
+    let played = passes(&fpga, reach, &format!("--num-messages 10 --rtt-csv {} --histogram", csv.display()));
     assert_eq!(bridge.stop().code, Some(0));
+    let lines: Vec<String> = fs::read_to_string(&csv).expect("written").lines().map(str::to_owned).collect();
+    assert_eq!((lines.len(), lines[0].as_str()), (11, "message,sent_ns,captured_ns,rtt_ns"));
+    let longest = lines[1..].iter().filter_map(|line| line.rsplit(',').next()?.parse::<u64>().ok()).max();
+    assert_eq!(longest, played["rtt_ns"]["max"].as_u64());
+    let histogram = &played["rtt_histogram"];
+    let counts = histogram["counts"].as_array().expect("counts").iter().filter_map(Value::as_u64);
+    assert_eq!(counts.sum::<u64>() + histogram["beyond"].as_u64().expect("a count"), 10);
     let report = report(&report_file);
     assert_eq!((&report["mode"], &report["error"]), (&json!("threads"), &Value::Null));
     assert_eq!((&report["stats"]["received"], &report["stats"]["overruns"]), (&json!(10), &json!(0)));
