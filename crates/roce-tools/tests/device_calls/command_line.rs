@@ -1,9 +1,11 @@
 //! What the two programs take and print.
 
+use std::fs;
+
 use serde_json::{Value, json};
 
 use crate::harness::{Ended, address, data, run};
-use crate::support::{CALL, PLUGIN, SERVICE, Service};
+use crate::support::{CALL, PLUGIN, SERVICE, Service, build_plugin, package};
 
 fn roce_call(service: &Service, line: &str) -> Ended {
     run(CALL, &format!("--device soft:{} {} {line}", address(), service.addr))
@@ -45,6 +47,20 @@ fn results_are_printed_by_type() {
     let detectors = "bits:0000000000000000000000000";
     let ended = roce_call(&service, &format!("mwpm_decode {detectors}"));
     assert!(ended.stdout.trim_end() == "u8:0" || ended.stderr.contains("handler error 1"), "{ended:?}");
+}
+
+/// The plug-in that the documentation shows.
+#[test]
+fn a_plugin_as_documented() {
+    let document = fs::read_to_string(package().join("../../docs/device-calls.md")).expect("it is there");
+    let source =
+        document.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a C program");
+    let dir = tempfile::tempdir().expect("a directory");
+    let (file, library) = (dir.path().join("negate.c"), dir.path().join("libnegate.so"));
+    fs::write(&file, source).expect("a file");
+    build_plugin(&file, &library);
+    let service = Service::start(&format!("--plugin {}", library.display()));
+    prints(&service, "negate u8:1,255,0", "u8:255,1,0");
 }
 
 #[test]

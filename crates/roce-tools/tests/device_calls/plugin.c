@@ -5,6 +5,14 @@
 
 #include "roce_plugin.h"
 
+/* The layouts that the service reads. */
+_Static_assert(sizeof(roce_request) == 24 && sizeof(roce_response) == 24, "headers");
+_Static_assert(sizeof(roce_type) == 12 && sizeof(roce_schema) == 148, "schema");
+_Static_assert(offsetof(roce_schema, results) == 100, "schema");
+_Static_assert(sizeof(roce_function_entry) == 176 && offsetof(roce_function_entry, function_id) == 8, "entry");
+_Static_assert(offsetof(roce_function_entry, dispatch_mode) == 12 && offsetof(roce_function_entry, schema) == 16, "entry");
+_Static_assert(offsetof(roce_function_entry, routing_key) == 168 && sizeof(roce_function_table_t) == 16, "entry, table");
+
 static void respond(const roce_request *request, void *tx_slot, int32_t status, uint32_t result_len)
 {
     roce_response response = {ROCE_RESPONSE_MAGIC, status, result_len, request->request_id, request->ptp_timestamp};

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 use std::thread;
@@ -28,19 +28,26 @@ pub(crate) const INCREMENT: Function<'_> = Function::new("rpc_increment");
 pub(crate) static PLUGIN: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| {
     let dir = tempfile::tempdir().expect("a directory");
     let library = dir.path().join("libplugin.so");
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    build_plugin(&package().join("tests/device_calls/plugin.c"), &library);
+    (dir, library)
+});
+
+/// This package's folder.
+pub(crate) fn package() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+pub(crate) fn build_plugin(source: &Path, library: &Path) {
     let output = Command::new("cc")
         .args(["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1"])
-        .args(["-shared", "-fPIC", "-I"])
-        .arg(root.join("include"))
+        .args(["-Wno-unused-parameter", "-shared", "-fPIC", "-I"])
+        .arg(package().join("include"))
         .arg("-o")
-        .arg(&library)
-        .arg(root.join("tests/device_calls/plugin.c"))
+        .args([library, source])
         .output()
         .expect("a C compiler");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    (dir, library)
-});
+}
 
 /// A running `roce-service`.
 pub(crate) struct Service {
