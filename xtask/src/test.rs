@@ -99,8 +99,12 @@ fn steps() -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-const EMULATIONS: [(&str, &[&str]); 3] =
-    [("emulate", &[]), ("emulate --unified", &["--unified"]), ("emulate --forward", &["--forward"])];
+const EMULATIONS: [(&str, &[&str]); 4] = [
+    ("emulate", &[]),
+    ("emulate --unified", &["--unified"]),
+    ("emulate --forward", &["--forward"]),
+    ("emulate --personality lenient", &["--personality", "lenient"]),
+];
 
 fn formatting() -> What {
     if !has("fmt") {

@@ -32,9 +32,20 @@ const FILES: [&str; 12] = [
     "lib/pkgconfig/cudaq-realtime-cpu-roce-transport.pc",
 ];
 
-/// A folder of this process.
+/// A folder of this process, in the build directory. What earlier ones left goes.
 fn scratch(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("xtask-install-test-{}", std::process::id())).join(name);
+    static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
+        let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("install");
+        fs::create_dir_all(&all).unwrap();
+        for earlier in fs::read_dir(&all).unwrap() {
+            let earlier = earlier.unwrap().path();
+            if !Path::new("/proc").join(earlier.file_name().unwrap()).exists() {
+                let _ = fs::remove_dir_all(earlier);
+            }
+        }
+        all.join(std::process::id().to_string())
+    });
+    let path = ROOT.join(name);
     fs::create_dir_all(&path).unwrap();
     path
 }

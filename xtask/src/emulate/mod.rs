@@ -108,6 +108,9 @@ fn conclude(options: &Options, backend: &str, run: Result<Report>, say: Say) -> 
     let report = match &run {
         Ok(report) => {
             say.line(&format!("\n{}", report.for_people()));
+            if options.histogram {
+                say.line(&report.histograms());
+            }
             report
         }
         Err(error) => {
@@ -137,6 +140,9 @@ fn write_json(options: &Options, report: &Report) -> Result<()> {
 fn check_writable(options: &Options) -> Result<()> {
     if let Some(Json::File(path)) = &options.json {
         File::create(path).with_context(|| cannot_write(path))?;
+    }
+    if let Some(dir) = &options.rtt_csv {
+        fs::create_dir_all(dir).with_context(|| format!("cannot make --rtt-csv {}", dir.display()))?;
     }
     Ok(())
 }

@@ -21,6 +21,9 @@ checks every answer. Exit code: 0 all right, 1 not, 2 bad options. Numbers are d
   --peer-device DEVICE|soft  the emulator's device (that of --backend: the loop-back of one port)
   --ib-port N                the bridge's port of its device (1)
   --peer-ib-port N           the emulator's (on the same device that of the bridge, else 1)
+  --personality fpga|lenient the software FPGA behaves as the hardware does (fpga), or as the older emulators do
+  --histogram                show how the round trips spread, by the FPGA's clock
+  --rtt-csv DIR              write each round trip to DIR/WORKLOAD.csv
   --unified                  the bridge receives, decodes and answers in one thread
   --forward                  the bridge echoes; nothing is decoded
   --workload increment|surface-code
@@ -121,6 +124,24 @@ impl Workload {
     }
 }
 
+/// Whose manners the software FPGA has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Personality {
+    /// Those of the hardware.
+    Fpga,
+    /// Those of older emulators.
+    Lenient,
+}
+
+impl Personality {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Fpga => "fpga",
+            Self::Lenient => "lenient",
+        }
+    }
+}
+
 /// Losses to inject.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Faults {
@@ -160,6 +181,11 @@ pub(crate) struct Options {
     /// Where built programs are.
     pub(crate) programs: Option<PathBuf>,
     pub(crate) control_port: u16,
+    pub(crate) personality: Personality,
+    /// Start the board before anything else, as it needs once after it was switched on.
+    pub(crate) start: bool,
+    pub(crate) histogram: bool,
+    pub(crate) rtt_csv: Option<PathBuf>,
     pub(crate) verbose: bool,
 }
 
@@ -187,6 +213,10 @@ impl Default for Options {
             emulator_netns: None,
             programs: None,
             control_port: 8193,
+            personality: Personality::Fpga,
+            start: false,
+            histogram: false,
+            rtt_csv: None,
             verbose: false,
         }
     }
@@ -239,6 +269,9 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, String> {
             "emulator-netns" => options.emulator_netns = Some(value()?),
             "programs" => options.programs = Some(PathBuf::from(value()?)),
             "control-port" => options.control_port = number(&name, &value()?)?,
+            "personality" => options.personality = personality(&value()?)?,
+            "histogram" => options.histogram = true,
+            "rtt-csv" => options.rtt_csv = Some(PathBuf::from(value()?)),
             "verbose" => options.verbose = true,
             _ => return Err(format!("no such option: --{name}")),
         }
@@ -314,6 +347,7 @@ impl Options {
             ("--bridge-netns", self.bridge_netns.is_some()),
             ("--emulator-netns", self.emulator_netns.is_some()),
             ("--programs", self.programs.is_some()),
+            ("--rtt-csv", self.rtt_csv.is_some()),
         ];
         match local.iter().find(|(_, given)| *given) {
             Some((option, _)) if self.backend == Backend::Vm => {
@@ -348,6 +382,7 @@ impl Options {
             ("--num-pages", self.num_pages.to_string()),
             ("--timeout", self.timeout.as_secs().to_string()),
             ("--control-port", self.control_port.to_string()),
+            ("--personality", self.personality.name().to_owned()),
         ]
         .into_iter()
         .flat_map(|(name, value)| [name.to_owned(), value])
@@ -369,6 +404,12 @@ impl Options {
 fn value_of(parser: &mut Parser, name: &str) -> Result<String, String> {
     let value = parser.value().map_err(|e| e.to_string())?;
     value.string().map_err(|e| format!("--{name}: {e}"))
+}
+
+fn personality(value: &str) -> Result<Personality, String> {
+    let known = [Personality::Fpga, Personality::Lenient];
+    let found = known.into_iter().find(|personality| personality.name() == value);
+    found.ok_or_else(|| format!("--personality {value}: take fpga or lenient"))
 }
 
 fn backend(value: String) -> Result<Backend, String> {
@@ -446,7 +487,7 @@ mod tests {
         let options =
             run("--backend mlx5_0 --peer-device mlx5_1 --ib-port 2 --peer-ib-port 3 --unified --workload increment --num-messages 0x200 --payload-size=200 \
              --page-size 512 --num-pages 64 --timeout 7 --no-verify --programs p --bridge-netns n \
-             --emulator-netns m --json - --bridge-ip 127.0.0.3 --emulator-ip 127.0.0.4 --control-port 8194 --verbose")
+             --emulator-netns m --json - --bridge-ip 127.0.0.3 --emulator-ip 127.0.0.4 --control-port 8194 --personality lenient --histogram --rtt-csv d --verbose")
             .unwrap();
         let expected = Options {
             backend: Backend::Device("mlx5_0".into()),
@@ -470,6 +511,10 @@ mod tests {
             emulator_netns: Some("m".into()),
             programs: Some(PathBuf::from("p")),
             control_port: 8194,
+            personality: Personality::Lenient,
+            start: false,
+            histogram: true,
+            rtt_csv: Some(PathBuf::from("d")),
             verbose: true,
         };
         assert_eq!(options, expected);

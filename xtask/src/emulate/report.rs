@@ -141,9 +141,37 @@ impl Report {
         text
     }
 
+    /// How the round trips of each workload spread: where each bin begins, a bar, and its count.
+    pub(super) fn histograms(&self) -> String {
+        let runs = self.0["runs"].as_array().map_or(&[][..], Vec::as_slice);
+        runs.iter().map(histogram).collect()
+    }
+
     fn reasons(&self) -> impl Iterator<Item = &str> {
         self.0["reasons"].as_array().into_iter().flatten().filter_map(Value::as_str)
     }
+}
+
+/// Characters of the longest bar.
+const BAR: u64 = 40;
+
+fn histogram(run: &Value) -> String {
+    let histogram = &run["rtt_histogram"];
+    let number = |key: &str| histogram[key].as_u64().unwrap_or(0);
+    let counts: Vec<u64> =
+        histogram["counts"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
+    let most = counts.iter().copied().max().unwrap_or(0).max(number("beyond")).max(1);
+    let mut text = format!("round trips of {}\n", run["workload"].as_str().unwrap_or("?"));
+    let edges = (0..).map(|bin: u64| number("from_ns") + bin * number("bin_ns"));
+    let beyond = (number("beyond") > 0).then(|| number("beyond"));
+    for (edge, count) in edges.zip(counts.iter().copied().chain(beyond)) {
+        let bar = "#".repeat(usize::try_from((count * BAR).div_ceil(most)).unwrap_or(0));
+        text += &format!("{:>9}.{:03} us  {count:>7}  {bar}\n", edge / 1000, edge % 1000);
+    }
+    if beyond.is_some() {
+        text += "(the last line: that long or longer)\n";
+    }
+    text
 }
 
 /// Why a run of the playback tool is not good; empty when it is.
@@ -268,6 +296,19 @@ mod tests {
         let bridge = Some(json!({ "stats": { "overruns": 3 } }));
         let emulator = Some(json!({ "late": 2 }));
         Report::new(&Options::default(), "soft", Evidence { runs, bridge, emulator, ..Evidence::default() })
+    }
+
+    #[test]
+    fn histograms_have_a_line_for_each_bin() {
+        let mut run = good("increment", 100);
+        run["rtt_histogram"] = json!({ "from_ns": 8000, "bin_ns": 500, "counts": [80, 0, 19], "beyond": 1 });
+        let text = report(vec![run]).histograms();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "round trips of increment");
+        assert_eq!(lines[1], format!("        8.000 us       80  {}", "#".repeat(40)));
+        assert_eq!(lines[2], "        8.500 us        0  ");
+        assert_eq!(lines[4], "        9.500 us        1  #");
+        assert_eq!(lines.len(), 6);
     }
 
     #[test]

@@ -80,6 +80,7 @@ pub(super) fn emulator(options: &Options, link: &Link, end: &End, report: &Path)
     args.value("--port", options.control_port.to_string())
         .value("--bridge-ip", link.bridge.ip.to_string())
         .value("--page-size", options.page_size.to_string())
+        .value("--personality", options.personality.name())
         .value("--json", report)
         .flag("--forward", options.mode == Mode::Forward);
     if let Some(faults) = options.faults {
@@ -144,7 +145,11 @@ pub(super) fn playback(
         .value("--json", report)
         .flag("--emulator", matches!(link.peer, Peer::Emulator(_)))
         .flag("--forward", options.mode == Mode::Forward)
+        .flag("--start", options.start)
         .flag("--no-verify", !options.verify);
+    if let Some(dir) = &options.rtt_csv {
+        args.value("--rtt-csv", dir.join(format!("{}.csv", workload.name())));
+    }
     match workload {
         Workload::Increment => args
             .value("--num-messages", options.num_messages.to_string())
@@ -209,7 +214,7 @@ mod tests {
         let options = Options::default();
         assert_eq!(
             line(&emulator(&options, &link(), &End::soft([127, 0, 0, 2].into()), Path::new("r"))),
-            "--device soft:127.0.0.2 --port 8193 --bridge-ip 127.0.0.1 --page-size 384 --json r"
+            "--device soft:127.0.0.2 --port 8193 --bridge-ip 127.0.0.1 --page-size 384 --personality fpga --json r"
         );
         assert_eq!(
             line(&bridge(&options, &link(), &code(), 0x12, Path::new("r"))),

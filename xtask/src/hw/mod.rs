@@ -4,18 +4,20 @@
 mod checks;
 mod options;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use self::checks::{Finding, Machine, Seat};
 use self::options::{HwOptions, Request, USAGE};
 use crate::emulate::{self, Json, Link, Say};
 use crate::net::{Neighbour, Network, Subnet, mac_of};
 use crate::rdma::Sysfs;
-use crate::{interrupt, usage_error};
+use crate::{build, interrupt, usage_error};
 
 /// Of the addresses that `--setup-network` gives.
 const PREFIX: u8 = 24;
@@ -45,13 +47,41 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<ExitCode> {
         say.line(&format!("RESULT: FAIL (preconditions not met: {failures})"));
         return Ok(ExitCode::FAILURE);
     }
-    emulate::on_link(&options.run, &link(&options, &sysfs)?, say)
+    emulate::on_link(&options.run, &link(&options, &sysfs, say)?, say)
 }
 
-fn link(options: &HwOptions, sysfs: &Sysfs) -> Result<Link> {
+fn link(options: &HwOptions, sysfs: &Sysfs, say: Say) -> Result<Link> {
     match options.fpga {
-        Some(fpga) => Link::to_fpga(&options.run, sysfs, &options.device, fpga.ip, fpga.qp),
+        Some(fpga) => {
+            let ip = fpga.ip.map_or_else(|| discover(options, say), Ok)?;
+            Link::to_fpga(&options.run, sysfs, &options.device, ip, fpga.qp)
+        }
         None => Link::on_devices(&options.run, sysfs, &options.device),
+    }
+}
+
+/// The address of the one board that makes itself known.
+fn discover(options: &HwOptions, say: Say) -> Result<Ipv4Addr> {
+    let programs = match &options.run.programs {
+        Some(dir) => dir.clone(),
+        None => build::verbs_programs()?,
+    };
+    say.line("Listening for boards ...");
+    let mut hsb = Command::new(programs.join("hsb"));
+    let output = hsb.args(["discover", "--json"]).stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("cannot run {}", programs.join("hsb").display()))?;
+    board_in(&output.stdout)
+}
+
+/// Of the report of `hsb discover --json`.
+fn board_in(report: &[u8]) -> Result<Ipv4Addr> {
+    let report: Value = serde_json::from_slice(report).context("`hsb discover` printed no JSON")?;
+    let boards = report["boards"].as_array().map_or(&[][..], Vec::as_slice);
+    let ips: BTreeSet<&str> = boards.iter().filter_map(|board| board["ip"].as_str()).collect();
+    match ips.iter().collect::<Vec<_>>().as_slice() {
+        [ip] => ip.parse().with_context(|| format!("`hsb discover` says {ip}, which is no address")),
+        [] => bail!("no board made itself known; give its address with --fpga-ip, and see docs/hsb.md"),
+        several => bail!("there is more than one: {several:?}; choose one with --fpga-ip"),
     }
 }
 
@@ -86,4 +116,24 @@ fn set_up(options: &HwOptions, sysfs: &Sysfs, say: Say) -> Result<Network> {
         network.await_gids(&seats[0].device, seats[0].port, &ips)?;
     }
     Ok(network)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_one_board_is_taken() {
+        let report = |ips: &[&str]| {
+            let boards: Vec<Value> = ips.iter().map(|ip| serde_json::json!({ "ip": ip })).collect();
+            serde_json::json!({ "boards": boards }).to_string()
+        };
+        let found = |ips: &[&str]| board_in(report(ips).as_bytes()).map_err(|error| error.to_string());
+        assert_eq!(found(&["192.168.0.2"]), Ok([192, 168, 0, 2].into()));
+        // Two data planes of one port.
+        assert_eq!(found(&["192.168.0.2", "192.168.0.2"]), Ok([192, 168, 0, 2].into()));
+        assert!(found(&[]).unwrap_err().contains("docs/hsb.md"));
+        assert!(found(&["192.168.0.2", "192.168.0.3"]).unwrap_err().contains("192.168.0.3"));
+        assert!(board_in(b"").is_err());
+    }
 }

@@ -16,7 +16,8 @@ code: 0 all right, 1 not, 2 bad options. See docs/hardware.md.
   --peer-device DEVICE    the software FPGA's (the same: the loop-back of one port, which needs two addresses)
   --ib-port N, --peer-ib-port N
                           the ports of these devices (1)
-  --fpga-ip IP            a real FPGA in place of the software one
+  --fpga-ip IP|auto       a real FPGA in place of the software one; auto: the one board that makes itself known
+  --start                 first write what a board needs once after it was switched on
   --fpga-qp N             the queue pair on which it takes answers (2)
   --bridge-ip IP          (the port's first address)
   --emulator-ip IP        (the port's first address that is not the bridge's)
@@ -26,7 +27,7 @@ code: 0 all right, 1 not, 2 bad options. See docs/hardware.md.
                           root, --bridge-ip, and --emulator-ip where there is no FPGA
   --build                 build the programs first, which is done anyway unless --programs names built ones
   --unified, --forward, --workload NAME, --num-messages N, --payload-size BYTES, --page-size BYTES, --num-pages N,
-  --timeout SECONDS, --no-verify, --json FILE|-, --programs DIR, --verbose
+  --timeout SECONDS, --no-verify, --histogram, --rtt-csv DIR, --json FILE|-, --programs DIR, --verbose
                           as of `cargo xtask emulate`
   --help
 ";
@@ -38,7 +39,8 @@ const FPGA_CONTROL_PORT: &str = "8192";
 /// A real FPGA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fpga {
-    pub(super) ip: Ipv4Addr,
+    /// `None`: to be discovered.
+    pub(super) ip: Option<Ipv4Addr>,
     pub(super) qp: u32,
 }
 
@@ -79,7 +81,7 @@ pub(super) fn parse(args: Vec<OsString>) -> Result<Request, String> {
     let mut fpga_ip = None;
     let mut fpga_qp = None;
     let mut mtu = None;
-    let (mut build, mut setup_network) = (false, false);
+    let (mut build, mut setup_network, mut start) = (false, false, false);
     let mut rest: Vec<OsString> = Vec::new();
     let mut args = split_equals(args).into_iter();
     while let Some(arg) = args.next() {
@@ -91,12 +93,13 @@ pub(super) fn parse(args: Vec<OsString>) -> Result<Request, String> {
         match name.as_str() {
             "--help" | "-h" => return Ok(Request::Help),
             "--device" => device = Some(value()?),
-            "--fpga-ip" => fpga_ip = Some(read(&name, &value()?, "an IPv4 address")?),
+            "--fpga-ip" => fpga_ip = Some(fpga_address(&name, &value()?)?),
+            "--start" => start = true,
             "--fpga-qp" => fpga_qp = Some(queue_pair(&value()?)?),
             "--mtu" => mtu = Some(read(&name, &value()?, "a number of bytes")?),
             "--build" => build = true,
             "--setup-network" => setup_network = true,
-            "--backend" | "--drop-rate" | "--seed" | "--pcap" => {
+            "--backend" | "--drop-rate" | "--seed" | "--pcap" | "--personality" => {
                 return Err(format!("{name} is of `cargo xtask emulate`; hw-test has --device"));
             }
             _ => rest.push(arg),
@@ -113,6 +116,9 @@ pub(super) fn parse(args: Vec<OsString>) -> Result<Request, String> {
         (None, Some(_)) => return Err("--fpga-qp says nothing without --fpga-ip".to_owned()),
         (None, None) => None,
     };
+    if start && fpga.is_none() {
+        return Err("--start is about a real FPGA; name it with --fpga-ip".to_owned());
+    }
     if fpga.is_some() {
         let of_emulator = ["--peer-device", "--peer-ib-port", "--emulator-ip"];
         if let Some(option) = of_emulator.iter().find(|option| given(option)) {
@@ -126,7 +132,7 @@ pub(super) fn parse(args: Vec<OsString>) -> Result<Request, String> {
     match emulate::parse(rest)? {
         emulate::Request::Help => Ok(Request::Help),
         emulate::Request::Run(run) => {
-            let run = *run;
+            let run = emulate::Options { start, ..*run };
             Ok(Request::Run(Box::new(HwOptions { device, fpga, mtu, setup_network, run })))
         }
     }
@@ -139,6 +145,11 @@ fn split_equals(args: Vec<OsString>) -> Vec<OsString> {
         _ => vec![arg],
     };
     args.into_iter().flat_map(split).collect()
+}
+
+/// `None` for `auto`.
+fn fpga_address(name: &str, value: &str) -> Result<Option<Ipv4Addr>, String> {
+    if value == "auto" { Ok(None) } else { read(name, value, "an IPv4 address, and not auto").map(Some) }
 }
 
 fn read<T: std::str::FromStr>(name: &str, value: &str, what: &str) -> Result<T, String> {
@@ -176,12 +187,21 @@ mod tests {
         assert_eq!(places(&two), [("mlx5_0".into(), 2), ("mlx5_1".into(), 1)]);
         assert!(two.setup_network && two.mtu == Some(4200));
         let fpga = parsed("--device mlx5_0 --fpga-ip 192.168.0.2 --bridge-ip 192.168.0.1 --unified").unwrap();
-        assert_eq!(fpga.fpga, Some(Fpga { ip: [192, 168, 0, 2].into(), qp: 2 }));
+        assert_eq!(fpga.fpga, Some(Fpga { ip: Some([192, 168, 0, 2].into()), qp: 2 }));
         assert_eq!((fpga.run.control_port, fpga.run.mode), (8192, Mode::Unified));
         assert_eq!(places(&fpga).len(), 1);
         let other =
             parsed("--device m --fpga-ip 10.0.0.2 --fpga-qp 0x11 --control-port 9000 --build").unwrap();
         assert_eq!((other.fpga.map(|fpga| fpga.qp), other.run.control_port), (Some(17), 9000));
+    }
+
+    #[test]
+    fn a_board_can_be_found_and_started() {
+        let found = parsed("--device m --fpga-ip auto --start --histogram --rtt-csv d").unwrap();
+        assert_eq!(found.fpga, Some(Fpga { ip: None, qp: 2 }));
+        assert!(found.run.start && found.run.histogram && found.run.rtt_csv == Some("d".into()));
+        assert!(!parsed("--device m --fpga-ip 10.0.0.2").unwrap().run.start);
+        assert!(parsed("--device m --start").unwrap_err().contains("--fpga-ip"));
     }
 
     #[test]
