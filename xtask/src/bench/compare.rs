@@ -1,7 +1,7 @@
 //! What changed from one file of results to another, beyond the noise of the runs in them.
 //!
-//! Where both have limits, ratios are judged: what slows the whole machine slows the limit too. The noise is twice the
-//! spread of the runs of both files, from their median absolute deviations, and 2 % at least.
+//! Where both have limits, ratios are judged: what slows the whole machine slows the limit too. The noise is three
+//! standard deviations of the runs of both files, by their median absolute deviations, and 3 % at least.
 
 use std::fs;
 use std::path::Path;
@@ -13,9 +13,11 @@ use serde_json::Value;
 use crate::table;
 
 /// Changes below this are noise on any machine.
-const LEAST_NOISE: f64 = 0.02;
-/// The noise of a figure that was measured once or twice.
-const UNKNOWN_NOISE: f64 = 0.2;
+const LEAST_NOISE: f64 = 0.03;
+/// Standard deviations that are noise.
+const TIMES_SPREAD: f64 = 3.0;
+/// The relative standard deviation of a figure that was measured once or twice.
+const UNKNOWN_SPREAD: f64 = 0.05;
 /// From a median absolute deviation to a standard deviation.
 const TO_SIGMA: f64 = 1.4826;
 
@@ -158,7 +160,7 @@ fn compare(old: &Measured, new: &Measured) -> Change {
     let (old_values, new_values) = (values(old), values(new));
     let (was, is) = (median(&old_values), median(&new_values));
     let by = if was > 0.0 { is / was - 1.0 } else { 0.0 };
-    let noise = spread(&old_values).hypot(spread(&new_values)).max(LEAST_NOISE / 2.0) * 2.0;
+    let noise = (TIMES_SPREAD * spread(&old_values).hypot(spread(&new_values))).max(LEAST_NOISE);
     let verdict = match by {
         by if by.abs() <= noise => Verdict::Same,
         by if (by > 0.0) == old.is_rate => Verdict::Better,
@@ -171,7 +173,7 @@ fn compare(old: &Measured, new: &Measured) -> Change {
 fn spread(values: &[f64]) -> f64 {
     let middle = median(values);
     if values.len() < 3 || middle <= 0.0 {
-        return UNKNOWN_NOISE / 2.0;
+        return UNKNOWN_SPREAD;
     }
     let deviations: Vec<f64> = values.iter().map(|value| (value - middle).abs()).collect();
     TO_SIGMA * median(&deviations) / middle

@@ -53,13 +53,13 @@ struct Options {
     #[arg(long, value_name = "N", value_parser = number::<u32>, default_value = "10000")]
     rate: u32,
     /// Seconds of each run of a case; its limit takes as long.
-    #[arg(long, value_name = "S", value_parser = seconds, default_value = "0.3", conflicts_with = "count")]
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "0.2", conflicts_with = "count")]
     duration: Duration,
     /// Messages of each run, instead of a time.
     #[arg(long, value_name = "N", value_parser = number::<u64>)]
     count: Option<u64>,
     /// Runs of each case, in turns with its limit.
-    #[arg(long, value_name = "N", value_parser = number::<u32>, default_value = "5")]
+    #[arg(long, value_name = "N", value_parser = number::<u32>, default_value = "7")]
     runs: u32,
     /// Measure no limits.
     #[arg(long)]

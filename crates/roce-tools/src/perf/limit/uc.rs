@@ -3,19 +3,19 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use roce_core::{Device, LocalEndpoint, PeerEndpoint, QpAttr, RecvWr, RegionId, SendWr, Sge, UcQp, Verb};
 use roce_ring::{Geometry, MemoryOptions, Ring};
 use roce_transport::Backoff;
 use roce_verbs::{RawEnd, VerbsConfig, VerbsDevice, VerbsError, VerbsQp};
 
+use super::between_threads;
 use crate::Error;
 use crate::perf::meter::{Meter, Sample};
 use crate::perf::place::Seats;
 use crate::perf::plan::Budget;
-use crate::perf::wire::{LOOK_EVERY, LOST_AFTER, Pacer};
+use crate::perf::wire::{LOOK_EVERY, LOST_AFTER, Pacer, nanos};
 
 /// Sends and receives that each end has room for; more than are ever under way.
 const DEPTH: u32 = 512;
@@ -54,22 +54,11 @@ impl Exchange {
         stop: &AtomicBool,
     ) -> Result<Sample, Error> {
         let Self { mut caller, mut service, _rings } = self;
-        let over = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let service = scope.spawn(|| {
-                seats.take(1)?;
-                echo(&mut service, seats, &over).map_err(failed)
-            });
-            let caller = scope.spawn(|| {
-                seats.take(0)?;
-                let meter = Meter::new(budget, 1, stop);
-                ping(&mut caller, depth, Pacer::new(rate), seats, meter).map_err(failed)
-            });
-            let sample = caller.join().map_err(|_| Error::Panicked)?;
-            over.store(true, Ordering::Relaxed);
-            service.join().map_err(|_| Error::Panicked)??;
-            sample
-        })
+        between_threads(
+            seats,
+            |over| echo(&mut service, seats, over).map_err(failed),
+            || ping(&mut caller, depth, Pacer::new(rate), seats, Meter::new(budget, 1, stop)).map_err(failed),
+        )
     }
 }
 
@@ -155,10 +144,6 @@ fn ping(
         }
         then = now;
     }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn failed(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {

@@ -3,17 +3,17 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use roce_transport::Backoff;
 
+use super::between_threads;
 use super::socket::{Address, Batch, Socket};
 use crate::Error;
 use crate::perf::meter::{Meter, Sample};
 use crate::perf::place::Seats;
 use crate::perf::plan::Budget;
-use crate::perf::wire::{LOOK_EVERY, LOST_AFTER, Pacer};
+use crate::perf::wire::{LOOK_EVERY, LOST_AFTER, Pacer, nanos};
 
 /// Packets of one system call, as the transport's batches.
 const BATCH: usize = 16;
@@ -58,21 +58,11 @@ impl Exchange {
         stop: &AtomicBool,
     ) -> Result<Sample, Error> {
         let ends = self.bind()?;
-        let over = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let service = scope.spawn(|| {
-                seats.take(1)?;
-                self.echo(&ends, seats, &over).map_err(failed)
-            });
-            let caller = scope.spawn(|| {
-                seats.take(0)?;
-                self.ping(&ends, Pacer::new(rate), seats, Meter::new(budget, 1, stop)).map_err(failed)
-            });
-            let sample = caller.join().map_err(|_| Error::Panicked)?;
-            over.store(true, Ordering::Relaxed);
-            service.join().map_err(|_| Error::Panicked)??;
-            sample
-        })
+        between_threads(
+            seats,
+            |over| self.echo(&ends, seats, over).map_err(failed),
+            || self.ping(&ends, Pacer::new(rate), seats, Meter::new(budget, 1, stop)).map_err(failed),
+        )
     }
 
     fn echo(&self, ends: &Ends, seats: &Seats, over: &AtomicBool) -> io::Result<()> {
@@ -116,21 +106,11 @@ impl Exchange {
         stop: &AtomicBool,
     ) -> Result<Sample, Error> {
         let ends = self.bind()?;
-        let over = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let service = scope.spawn(|| {
-                seats.take(1)?;
-                self.echo_batches(&ends, seats, &over).map_err(failed)
-            });
-            let caller = scope.spawn(|| {
-                seats.take(0)?;
-                self.pump(&ends, depth, seats, Meter::new(budget, 1, stop)).map_err(failed)
-            });
-            let sample = caller.join().map_err(|_| Error::Panicked)?;
-            over.store(true, Ordering::Relaxed);
-            service.join().map_err(|_| Error::Panicked)??;
-            sample
-        })
+        between_threads(
+            seats,
+            |over| self.echo_batches(&ends, seats, over).map_err(failed),
+            || self.pump(&ends, depth, seats, Meter::new(budget, 1, stop)).map_err(failed),
+        )
     }
 
     fn echo_batches(&self, ends: &Ends, seats: &Seats, over: &AtomicBool) -> io::Result<()> {
@@ -204,10 +184,6 @@ fn wait(since: Instant, seats: &Seats, mut poll: impl FnMut() -> io::Result<bool
             return Ok(false);
         }
     }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn failed(source: io::Error) -> Error {
