@@ -87,6 +87,7 @@ fn steps() -> Result<Vec<Step>> {
         slow("documentation", one(documentation())),
         slow("loom models", What::Tests(loom()?)),
         slow("fifty set-ups and closes under valgrind", What::Tests(valgrind())),
+        slow("the same from C", What::Tests(ignored("roce-capi", "valgrind"))),
         slow("crates used from outside", one(ourselves(&["outside"])?)),
     ];
     for (name, flags) in EMULATIONS {
@@ -95,6 +96,7 @@ fn steps() -> Result<Vec<Step>> {
     let lossy = ["--workload", "increment", "--drop-rate", "0.02", "--seed", "7"];
     steps.push(slow("emulate with losses: must fail", What::Fails(emulate(&lossy)?, "RESULT: FAIL (lost ")));
     steps.push(slow("libibverbs, without a device", What::Tests(verbs())));
+    steps.push(slow("an installed tree", What::Tests(ignored("xtask", "install"))));
     steps.push(slow("RDMA devices, in a virtual machine", What::Tests(ourselves(&["vm-test"])?)));
     Ok(steps)
 }
@@ -143,6 +145,11 @@ fn verbs() -> Command {
 /// Ignored elsewhere: it takes a while.
 fn valgrind() -> Command {
     cargo::command(["test", "--package", "roce-conformance", "--test", "soft", "--quiet", "--", "--ignored"])
+}
+
+/// The tests of a file that take too long for every day.
+fn ignored(package: &str, test: &str) -> Command {
+    cargo::command(["test", "--package", package, "--test", test, "--quiet", "--", "--ignored"])
 }
 
 fn documentation() -> Command {
