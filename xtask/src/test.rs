@@ -86,7 +86,7 @@ fn steps() -> Result<Vec<Step>> {
         quick("doc tests", What::Tests(cargo::command(["test", "--doc", "--quiet"]))),
         slow("documentation", one(documentation())),
         slow("loom models", What::Tests(loom()?)),
-        slow("fifty set-ups and closes under valgrind", What::Tests(valgrind())),
+        slow("fifty set-ups and closes under valgrind", What::Tests(ignored("roce-conformance", "soft"))),
         slow("the same from C", What::Tests(ignored("roce-capi", "valgrind"))),
         slow("crates used from outside", one(ourselves(&["outside"])?)),
     ];
@@ -140,11 +140,6 @@ fn verbs() -> Command {
     let mut tests = cargo::command(["test", "--package", "roce-verbs", "--lib", "--quiet"]);
     cargo::find_libclang(&mut tests);
     tests
-}
-
-/// Ignored elsewhere: it takes a while.
-fn valgrind() -> Command {
-    cargo::command(["test", "--package", "roce-conformance", "--test", "soft", "--quiet", "--", "--ignored"])
 }
 
 /// The tests of a file that take too long for every day.
