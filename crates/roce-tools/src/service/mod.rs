@@ -182,6 +182,7 @@ impl Service {
         let endpoint = offered.endpoint;
         // Its queue pair has a new owner, so the old one is gone.
         self.peers.iter().filter(|p| p.endpoint() == endpoint).for_each(Peer::stop);
+        self.peers.iter_mut().for_each(Peer::look);
         let serving = self.peers.iter().filter(|p| !p.is_stopped());
         if serving.clone().count() >= self.config.max_peers
             && let Some(quiet) = serving.min_by_key(|p| p.last_heard())
