@@ -24,7 +24,7 @@ pub use endpoint::{LocalEndpoint, PeerEndpoint};
 pub use frame::{FrameMetadata, FrameTime, ImmediateLayout, METADATA_LEN, ShortMetadata};
 pub use ids::{Gid, IdError, Mtu, Psn, Qpn, Rkey};
 pub use qp::{
-    CompletionError, ConnectError, Device, PostError, QpAttr, Received, RecvCompletion, RecvKind, RecvWr,
-    SendWr, Sge, UcQp, UcRecv, UcSend, Verb, WireStats,
+    CompletionError, ConnectError, Device, Lead, PostError, QpAttr, Received, RecvCompletion, RecvKind,
+    RecvWr, SendWr, Sge, UcQp, UcRecv, UcSend, Verb, WireStats,
 };
 pub use region::{DmaRegion, Memory, MemoryPart, OutOfBounds, RegionId};

@@ -116,6 +116,11 @@ pub trait UcRecv: Send + 'static {
     /// The message's bytes are visible to the caller when this returns.
     fn poll(&mut self, out: &mut [RecvCompletion]) -> Result<usize, CompletionError>;
 
+    /// Whether messages tell by their [`Lead`] which packets are missing.
+    fn counts_packets(&self) -> bool {
+        false
+    }
+
     /// As [`poll`](Self::poll), for those messages alone whose bytes are in the region already. A link that puts
     /// bytes there only when it is polled need not look for more.
     #[inline]
@@ -192,6 +197,49 @@ pub struct Received {
     pub len: u32,
     /// Host order.
     pub imm: Option<u32>,
+    /// What its link saw go before it.
+    pub lead: Lead,
+}
+
+impl Received {
+    /// A message with nothing to tell of what went before it.
+    #[inline]
+    pub const fn new(kind: RecvKind, len: u32, imm: Option<u32>) -> Self {
+        Self { kind, len, imm, lead: Lead::NONE }
+    }
+}
+
+/// What a link that [counts packets](UcRecv::counts_packets) saw between the message completed before and this one.
+///
+/// An FPGA sends a frame as many WRITEs, of which the last alone completes: the others go before it.
+#[derive(Debug, Clone, Copy, Eq)]
+#[repr(C, align(8))]
+pub struct Lead {
+    /// Packets whose bytes are not in the region: they never came, or were dropped. One that comes late stays among
+    /// them, unless it was the only one.
+    pub missed: u32,
+    /// Packets right ahead of this message that came one behind the other, none missing between: at most back to the
+    /// message completed before.
+    pub packets: u32,
+}
+
+impl Lead {
+    /// Of a message right behind the one before, and of all on a link that does not count.
+    pub const NONE: Self = Self { missed: 0, packets: 0 };
+
+    /// Both in one word.
+    #[inline]
+    const fn bits(self) -> u64 {
+        self.missed as u64 | (self.packets as u64) << 32
+    }
+}
+
+/// One comparison of a word: every message is compared.
+impl PartialEq for Lead {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.bits() == other.bits()
+    }
 }
 
 /// The end of a posted receive: a message, or why there is none.
@@ -205,7 +253,7 @@ pub struct RecvCompletion {
 
 impl RecvCompletion {
     /// To fill an array with before the first poll.
-    pub const EMPTY: Self = Self { id: 0, result: Ok(Received { kind: RecvKind::Send, len: 0, imm: None }) };
+    pub const EMPTY: Self = Self { id: 0, result: Ok(Received::new(RecvKind::Send, 0, None)) };
 }
 
 /// A work request that failed after it was posted.

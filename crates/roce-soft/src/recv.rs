@@ -46,8 +46,8 @@ impl ReceiveQueue {
     fn take(&mut self, out: &mut [RecvCompletion]) -> usize {
         let mut taken = 0;
         for (slot, done) in out.iter_mut().zip(std::iter::from_fn(|| self.completions.pop().ok())) {
-            let Completion { id, kind, len, imm } = done;
-            *slot = RecvCompletion { id, result: Ok(Received { kind, len, imm }) };
+            let Completion { id, kind, len, imm, lead } = done;
+            *slot = RecvCompletion { id, result: Ok(Received { kind, len, imm, lead }) };
             self.outstanding -= 1;
             taken += 1;
         }
@@ -95,6 +95,10 @@ impl UcRecv for SoftRecv {
             vendor: 0,
         })?;
         Ok(self.queue.take(out))
+    }
+
+    fn counts_packets(&self) -> bool {
+        true
     }
 
     /// Bytes land while somebody polls, and their completions are queued then.

@@ -6,13 +6,13 @@ mod common;
 
 use common::{DEPTH, End, REGION, connect, fresh_addr, open, pair, pattern, qp_on, wait_for};
 use roce_core::{
-    Device, Mtu, PostError, QpAttr, Received, RecvCompletion, RecvKind, RecvWr, RegionId, SendWr, Sge, UcQp,
-    UcRecv, UcSend, Verb,
+    Device, Lead, Mtu, PostError, QpAttr, Received, RecvCompletion, RecvKind, RecvWr, RegionId, SendWr, Sge,
+    UcQp, UcRecv, UcSend, Verb,
 };
 use roce_soft::{DropReason, SoftConfig, SoftDevice, SoftError};
 
 /// Sends a message with every operation, and checks what arrives.
-fn exchange(from: &mut End, to: &mut End, len: usize, seed: u32) {
+fn exchange(from: &mut End, to: &mut End, mtu: usize, len: usize, seed: u32) {
     let bytes = pattern(seed, len);
     from.tx.set(24, &bytes);
 
@@ -21,7 +21,7 @@ fn exchange(from: &mut End, to: &mut End, len: usize, seed: u32) {
     from.flush();
     let got = to.next();
     assert_eq!(got.id, seed);
-    assert_eq!(got.result, Ok(Received { kind: RecvKind::Send, len: len as u32, imm: None }));
+    assert_eq!(got.result, Ok(Received::new(RecvKind::Send, len as u32, None)));
     assert_eq!(to.rx.get(4096, len), bytes);
     assert_eq!(to.rx.get(4096 + len, 16), [0; 16]);
     to.rx.set(4096, &vec![0; len]);
@@ -29,7 +29,7 @@ fn exchange(from: &mut End, to: &mut End, len: usize, seed: u32) {
     to.post(seed + 1, 8, len as u32);
     from.stage(24, len as u32, Verb::Send { imm: Some(0xDEAD_0000 + seed) });
     from.flush();
-    let expected = Received { kind: RecvKind::Send, len: len as u32, imm: Some(0xDEAD_0000 + seed) };
+    let expected = Received::new(RecvKind::Send, len as u32, Some(0xDEAD_0000 + seed));
     assert_eq!(to.next().result, Ok(expected));
     assert_eq!(to.rx.get(8, len), bytes);
     to.rx.set(8, &vec![0; len]);
@@ -40,7 +40,9 @@ fn exchange(from: &mut End, to: &mut End, len: usize, seed: u32) {
     from.flush();
     let got = to.next();
     assert_eq!(got.id, seed + 2);
-    let expected = Received { kind: RecvKind::WriteWithImm, len: len as u32, imm: Some(seed) };
+    // What goes before it is told: the packets of the plain WRITE.
+    let lead = Lead { missed: 0, packets: len.div_ceil(mtu).max(1) as u32 };
+    let expected = Received { lead, ..Received::new(RecvKind::WriteWithImm, len as u32, Some(seed)) };
     assert_eq!(got.result, Ok(expected));
     assert_eq!(to.rx.get(3001, len), bytes);
     assert_eq!(to.rx.get(30_001, len), bytes);
@@ -55,8 +57,8 @@ fn every_operation_from_nothing_to_five_packets() {
         for (i, len) in
             [0, 1, 3, 64, 384, mtu - 1, mtu, mtu + 1, 2 * mtu, 3 * mtu - 2, 5 * mtu].into_iter().enumerate()
         {
-            exchange(&mut a, &mut b, len, 10 * i as u32);
-            exchange(&mut b, &mut a, len, 10 * i as u32 + 5);
+            exchange(&mut a, &mut b, mtu, len, 10 * i as u32);
+            exchange(&mut b, &mut a, mtu, len, 10 * i as u32 + 5);
         }
         assert_eq!(a.stats.lost_packets() + b.stats.lost_packets(), 0);
         for (reason, name) in DropReason::ALL {
@@ -108,9 +110,9 @@ fn many_queue_pairs_share_a_socket() {
 #[test]
 fn two_queue_pairs_of_one_address_talk() {
     let device = open(fresh_addr());
-    let (mut a, mut b) = connect(&device, &device, None);
-    exchange(&mut a, &mut b, 1000, 1);
-    exchange(&mut b, &mut a, 9000, 9);
+    let (mut a, mut b) = connect(&device, &device, Some(Mtu::B1024));
+    exchange(&mut a, &mut b, 1024, 1000, 1);
+    exchange(&mut b, &mut a, 1024, 9000, 9);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use roce_core::{Mtu, PeerEndpoint};
+use roce_core::{FrameMetadata, ImmediateLayout, METADATA_LEN, Mtu, PeerEndpoint};
 use roce_ring::{Geometry, GeometryError};
 
 use crate::device::DeviceConfig;
@@ -51,6 +51,38 @@ pub enum ImmediateFormat {
     Ignore,
 }
 
+impl ImmediateFormat {
+    /// How such an immediate is read in a ring of that many pages; `None` where it is not.
+    pub(crate) fn layout(self, num_pages: u32) -> Option<ImmediateLayout> {
+        match self {
+            Self::Auto if u64::from(num_pages) <= ImmediateLayout::Hsb.pages() => Some(ImmediateLayout::Hsb),
+            Self::Auto | Self::Slot => Some(ImmediateLayout::Slot),
+            Self::Hsb => Some(ImmediateLayout::Hsb),
+            Self::Hsb2510 => Some(ImmediateLayout::Hsb2510),
+            Self::Ignore => None,
+        }
+    }
+
+    /// Whether the peer is known to write PSNs into it.
+    pub(crate) fn has_psn(self) -> bool {
+        matches!(self, Self::Hsb | Self::Hsb2510)
+    }
+}
+
+/// What to do with a torn frame: one of several packets of which one is missing, though the last one came. In the
+/// missing packet's place its page holds what was there before.
+///
+/// Only a link that sees packets knows of them, which is the userspace one. An RDMA device tells of the last packet
+/// alone and counts none that are missing: there a torn frame is handed out like any other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TornFrames {
+    /// Count it, and hand it out to nobody.
+    #[default]
+    Drop,
+    /// Count it, and hand it out as it is.
+    Deliver,
+}
+
 /// What to do when a message arrives for a slot that its consumer has not given back.
 ///
 /// The older message is gone in any case, overwritten by the newer one; it is counted as an overrun, and a
@@ -89,6 +121,9 @@ pub struct Config {
     pub(crate) peer_rx_base: u64,
     pub(crate) mtu: Option<Mtu>,
     pub(crate) immediate: ImmediateFormat,
+    pub(crate) frame_packets: Option<u32>,
+    pub(crate) torn: TornFrames,
+    pub(crate) metadata: bool,
     pub(crate) overrun: OverrunPolicy,
     pub(crate) spin: SpinPolicy,
     pub(crate) rx_cpu: Option<usize>,
@@ -115,6 +150,9 @@ impl Config {
                 peer_rx_base: 0,
                 mtu: None,
                 immediate: ImmediateFormat::default(),
+                frame_packets: None,
+                torn: TornFrames::default(),
+                metadata: false,
                 overrun: OverrunPolicy::default(),
                 spin: SpinPolicy::default(),
                 rx_cpu: None,
@@ -230,6 +268,29 @@ impl ConfigBuilder {
         self
     }
 
+    /// Packets of a frame, if its peer sends it as that many WRITEs of which the last has the immediate, as an FPGA
+    /// does: those of the data, and one of metadata. The longest frame's, where they differ.
+    ///
+    /// Default: learned from the frames that come. To be told, it must be known: some FPGAs send metadata with the last
+    /// data. What is told holds for the first frame, too, of which nobody else can know that its beginning is missing.
+    pub fn frame_packets(mut self, packets: u32) -> Self {
+        self.config.frame_packets = Some(packets);
+        self
+    }
+
+    /// What to do with a frame of which a packet is missing.
+    pub fn torn_frames(mut self, policy: TornFrames) -> Self {
+        self.config.torn = policy;
+        self
+    }
+
+    /// The peer is an FPGA that puts metadata behind each frame: see that a page has room for them, and count frames
+    /// whose metadata are those of another one. Default: no.
+    pub fn metadata(mut self, yes: bool) -> Self {
+        self.config.metadata = yes;
+        self
+    }
+
     /// What to do when a message overwrites one that was not consumed.
     pub fn overrun(mut self, policy: OverrunPolicy) -> Self {
         self.config.overrun = policy;
@@ -307,12 +368,16 @@ impl ConfigBuilder {
         if config.rt_priority.is_some_and(|p| !(1..=99).contains(&p)) {
             return Err(ConfigError::RtPriority(config.rt_priority.unwrap_or_default()));
         }
-        let bits = match config.immediate {
-            ImmediateFormat::Hsb => 12,
-            ImmediateFormat::Hsb2510 => 8,
-            ImmediateFormat::Auto | ImmediateFormat::Slot | ImmediateFormat::Ignore => 32,
-        };
-        if u64::from(self.num_pages) > 1 << bits {
+        if config.frame_packets == Some(0) {
+            return Err(ConfigError::NoFramePackets);
+        }
+        let needed = FrameMetadata::offset(frame_size) + METADATA_LEN as u64;
+        if config.metadata && needed > u64::from(self.page_size) {
+            return Err(ConfigError::NoRoomForMetadata { frame_size, page_size: self.page_size, needed });
+        }
+        let layout = config.immediate.layout(self.num_pages).unwrap_or(ImmediateLayout::Slot);
+        let bits = layout.page_bits();
+        if u64::from(self.num_pages) > layout.pages() {
             return Err(ConfigError::ImmediateTooNarrow {
                 format: config.immediate,
                 bits,
@@ -338,6 +403,22 @@ pub enum ConfigError {
     /// SCHED_FIFO knows 1 to 99.
     #[error("real-time priority {0} is outside 1..=99")]
     RtPriority(u8),
+    /// A frame has one packet at least.
+    #[error("a frame has 0 packets; its last one, with the immediate, counts")]
+    NoFramePackets,
+    /// The pages leave no room for metadata.
+    #[error(
+        "frames of {frame_size} bytes with metadata behind take {needed} bytes, a page has {page_size}; metadata begin \
+         at the next multiple of 128"
+    )]
+    NoRoomForMetadata {
+        /// Bytes of a frame.
+        frame_size: u32,
+        /// Bytes of a page.
+        page_size: u32,
+        /// Bytes that a page needs.
+        needed: u64,
+    },
     /// The immediate cannot name every page.
     #[error("an immediate of format {format:?} names {} pages, the ring has {num_pages}", 1u64 << .bits)]
     ImmediateTooNarrow {

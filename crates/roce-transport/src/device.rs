@@ -299,6 +299,10 @@ impl UcRecv for AnyRecv {
         on_link!(self, mut recv => recv.poll(out))
     }
 
+    fn counts_packets(&self) -> bool {
+        on_link!(self, recv => recv.counts_packets())
+    }
+
     fn poll_landed(&mut self, out: &mut [RecvCompletion]) -> Result<usize, CompletionError> {
         on_link!(self, mut recv => recv.poll_landed(out))
     }

@@ -26,6 +26,7 @@ mod cpu;
 mod device;
 mod error;
 mod forward;
+mod frames;
 mod loss;
 mod pending;
 mod rx;
@@ -36,11 +37,12 @@ mod tx;
 mod unified;
 
 pub use config::{
-    Config, ConfigBuilder, ConfigError, ImmediateFormat, MemoryLock, Mode, OverrunPolicy, TxMode,
+    Config, ConfigBuilder, ConfigError, ImmediateFormat, MemoryLock, Mode, OverrunPolicy, TornFrames, TxMode,
 };
 pub use cpu::pin_current_thread;
 pub use device::{AnyDevice, AnyQp, AnyRecv, AnySend, DeviceConfig, DeviceError};
 pub use error::Error;
+pub use frames::frame_metadata;
 pub use spin::{Backoff, SpinPolicy};
 pub use stats::Stats;
 pub use transceiver::{RingEnds, State, Transceiver};

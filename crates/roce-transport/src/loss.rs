@@ -34,6 +34,11 @@ impl SlotSequence {
         u64::from(slot) == self.next
     }
 
+    /// Whether no message has come yet.
+    pub(crate) fn is_unbegun(&self) -> bool {
+        self.next == NONE && self.expected == NONE
+    }
+
     /// Takes the slot of the next message, for which [`is_next`](Self::is_next).
     #[inline]
     pub(crate) fn advance(&mut self, slot: u32) {

@@ -32,13 +32,18 @@ impl PendingSlots {
     /// Appends `slot`, whose message consumed `receive`. If it waited already: the receive of the message that
     /// was overwritten.
     pub(crate) fn push(&mut self, slot: u32, receive: u32) -> Option<u32> {
-        let overwritten = self.node(slot).waits.then(|| self.unlink(slot));
+        let overwritten = self.remove(slot);
         let (head, tail) = (self.head(), self.node(self.head()).prev);
         *self.node_mut(slot) = Node { prev: tail, next: head, waits: true, receive };
         self.node_mut(tail).next = slot;
         self.node_mut(head).prev = slot;
         self.count += 1;
         overwritten
+    }
+
+    /// Takes `slot` out if it waits; gives the receive that its message consumed.
+    pub(crate) fn remove(&mut self, slot: u32) -> Option<u32> {
+        self.node(slot).waits.then(|| self.unlink(slot))
     }
 
     /// Whether one may go.
@@ -120,5 +125,7 @@ mod tests {
         assert_eq!(pending.push(0, 7), Some(5));
         assert_eq!(all(&mut pending), [(1, 6), (0, 7)]);
         assert_eq!(pending.push(0, 8), None, "it waits no longer");
+        assert_eq!((pending.remove(0), pending.remove(0)), (Some(8), None));
+        assert!(pending.is_empty());
     }
 }

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use roce_core::{CompletionError, Received, RecvCompletion, RecvKind, RecvWr, UcRecv};
+use roce_core::{CompletionError, Lead, Received, RecvCompletion, RecvKind, RecvWr, UcRecv};
 use roce_ring::{Geometry, Producer, Ring};
 
-use crate::config::{Config, ImmediateFormat, OverrunPolicy};
+use crate::config::{Config, OverrunPolicy, TornFrames};
 use crate::error::{Error, Outcome};
+use crate::frames::{FrameJudge, PlaceInRing};
 use crate::loss::SlotSequence;
 use crate::pending::PendingSlots;
 use crate::spin::{Backoff, SpinPolicy};
@@ -18,6 +19,11 @@ const BATCH: usize = 16;
 /// Which slots may be handed out now; the others are held back.
 pub(crate) trait Gate {
     fn lets_out(&self, slot: u32) -> bool;
+
+    /// The slot was overwritten by a frame that will not be handed out. Gives whether it held one that was.
+    fn spoil(&self, _slot: u32) -> bool {
+        false
+    }
 }
 
 /// Lets all out.
@@ -38,16 +44,34 @@ impl Gate for Arc<Ring> {
     }
 }
 
+/// Our end of the RX ring: its consumer is told of a slot that is spoiled while it reads.
+impl Gate for Producer {
+    #[inline]
+    fn lets_out(&self, _: u32) -> bool {
+        true
+    }
+
+    fn spoil(&self, slot: u32) -> bool {
+        let held = !self.is_free(slot);
+        if held {
+            self.note_overrun(slot);
+        }
+        held
+    }
+}
+
 /// The receiving side of every mode: gives the slots of the messages that have arrived.
 #[derive(Debug)]
 pub(crate) struct RxPath<R, G = NoGate> {
     recv: R,
     gate: G,
     geometry: Geometry,
-    /// The kind of message whose immediate names its slot, as a number, and where.
-    naming: u8,
+    /// Whether the immediate of a WRITE names its slot, and where.
+    names_slots: bool,
     slot_bits: u32,
     overrun: OverrunPolicy,
+    torn: TornFrames,
+    frames: FrameJudge,
     sequence: SlotSequence,
     pending: PendingSlots,
     batch: [RecvCompletion; BATCH],
@@ -55,15 +79,19 @@ pub(crate) struct RxPath<R, G = NoGate> {
 }
 
 impl<R: UcRecv, G: Gate> RxPath<R, G> {
-    pub(crate) fn new(recv: R, gate: G, config: &Config, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(recv: R, gate: G, config: &Config, rx_ring: &Arc<Ring>, shared: Arc<Shared>) -> Self {
         let geometry = config.geometry;
+        let layout = config.immediate.layout(geometry.num_pages());
+        let frames = FrameJudge::new(config, recv.counts_packets(), rx_ring);
         Self {
             recv,
             gate,
             geometry,
-            naming: config.immediate.naming(),
-            slot_bits: config.immediate.slot_bits(geometry.num_pages()),
+            names_slots: layout.is_some(),
+            slot_bits: layout.map_or(0, |layout| layout.page(u32::MAX)),
             overrun: config.overrun,
+            torn: config.torn,
+            frames,
             sequence: SlotSequence::new(geometry.num_pages()),
             pending: PendingSlots::new(geometry.num_pages()),
             batch: [RecvCompletion::EMPTY; BATCH],
@@ -106,6 +134,9 @@ impl<R: UcRecv, G: Gate> RxPath<R, G> {
     #[inline(always)] // into its caller, though there may be several
     fn straight_through(&mut self) -> Option<u32> {
         let RecvCompletion { id, result: Ok(ref received) } = self.batch[0] else { return None };
+        if received.lead != self.frames.usual() {
+            return None;
+        }
         let slot = match self.named_by(received) {
             Some(slot) if self.sequence.is_next(slot) && self.gate.lets_out(slot) => {
                 self.sequence.advance(slot);
@@ -155,41 +186,81 @@ impl<R: UcRecv, G: Gate> RxPath<R, G> {
 
     fn accept(&mut self, at: usize) -> Outcome<()> {
         let RecvCompletion { id, ref result } = self.batch[at];
-        let counters = &self.shared.counters.rx;
         let received = match result {
             Ok(received) => received,
             Err(e) => return Err(broken(&self.shared, *e)),
         };
-        counters.received.add(1);
-        let named = self.named_by(received);
+        let received = *received;
+        let named = if self.names_slots { self.named_by(&received) } else { None };
         let slot = named.unwrap_or(id);
-        if slot >= self.geometry.num_pages() {
+        let torn = match (named, received.imm) {
+            (Some(_), Some(imm)) => self.judge(slot, imm, received.lead),
+            _ => {
+                self.shared.counters.rx.lost_packets.add(received.lead.missed.into());
+                false
+            }
+        };
+        let in_ring = slot < self.geometry.num_pages();
+        if torn && in_ring && self.torn == TornFrames::Drop {
+            return self.spoil(slot, id);
+        }
+        let counters = &self.shared.counters.rx;
+        counters.received.add(1);
+        if !in_ring {
             counters.dropped.add(1);
             return self.rearm(id);
-        }
-        if named.is_some() {
-            let lost = self.sequence.arrived(slot);
-            counters.lost.set(counters.lost.get().wrapping_add_signed(lost));
         }
         match self.pending.push(slot, id) {
             None => Ok(()),
             Some(overwritten) => {
-                counters.overruns.add(1);
                 self.rearm(overwritten)?;
-                if self.overrun == OverrunPolicy::Fail {
-                    Err(Box::new(Error::Overrun { slot }))
-                } else {
-                    Ok(())
-                }
+                self.overran(slot)
             }
         }
     }
 
-    /// The slot that the sender aimed at, for a message that says so. The ring need not have it.
+    /// Counts what is missing before the end of a frame, which has come, and tells whether it is torn.
+    fn judge(&mut self, slot: u32, imm: u32, lead: Lead) -> bool {
+        let counters = &self.shared.counters.rx;
+        let in_ring = slot < self.geometry.num_pages();
+        let first = self.sequence.is_unbegun();
+        let lost = if in_ring { self.sequence.arrived(slot) } else { 0 };
+        counters.lost.set(counters.lost.get().wrapping_add_signed(lost));
+        let place = match (in_ring, first) {
+            (true, true) => PlaceInRing::First,
+            (true, false) if lost == 0 => PlaceInRing::Next,
+            _ => PlaceInRing::Elsewhere,
+        };
+        let verdict = self.frames.frame(lead, imm, place);
+        counters.lost_packets.add(verdict.lost_packets.into());
+        counters.torn.add(verdict.torn.into());
+        if in_ring && self.frames.has_stale_metadata(slot, imm) {
+            counters.stale_metadata.add(1);
+        }
+        verdict.torn
+    }
+
+    /// A torn frame, which is not handed out, has overwritten a slot.
+    fn spoil(&mut self, slot: u32, receive: u32) -> Outcome<()> {
+        self.rearm(receive)?;
+        let waiting = self.pending.remove(slot);
+        if let Some(overwritten) = waiting {
+            self.rearm(overwritten)?;
+        }
+        if self.gate.spoil(slot) || waiting.is_some() { self.overran(slot) } else { Ok(()) }
+    }
+
+    fn overran(&self, slot: u32) -> Outcome<()> {
+        self.shared.counters.rx.overruns.add(1);
+        if self.overrun == OverrunPolicy::Fail { Err(Box::new(Error::Overrun { slot })) } else { Ok(()) }
+    }
+
+    /// The slot that the sender aimed at, for a message that says so, unless immediates are not looked at. The ring need
+    /// not have it.
     #[inline]
     fn named_by(&self, received: &Received) -> Option<u32> {
         match received.imm {
-            Some(imm) if received.kind as u8 == self.naming => Some(imm & self.slot_bits),
+            Some(imm) if received.kind == RecvKind::WriteWithImm => Some(imm & self.slot_bits),
             _ => None,
         }
     }
@@ -217,24 +288,6 @@ fn broken(shared: &Shared, error: CompletionError) -> Box<Error> {
     Box::new(error.into())
 }
 
-impl ImmediateFormat {
-    /// The number of the [`RecvKind`] whose immediate names a slot, or that of none.
-    fn naming(self) -> u8 {
-        if self == Self::Ignore { u8::MAX } else { RecvKind::WriteWithImm as u8 }
-    }
-
-    /// The bits of an immediate that name the slot.
-    fn slot_bits(self, num_pages: u32) -> u32 {
-        match self {
-            Self::Auto if num_pages > 4096 => u32::MAX,
-            Self::Auto | Self::Hsb => 0xFFF,
-            Self::Slot => u32::MAX,
-            Self::Hsb2510 => 0xFF,
-            Self::Ignore => 0,
-        }
-    }
-}
-
 /// The receive that belongs to a slot: its page.
 pub(crate) fn receive_of(geometry: Geometry, slot: u32) -> RecvWr {
     RecvWr { id: slot, offset: geometry.slot_offset(slot), len: geometry.page_size() }
@@ -242,8 +295,7 @@ pub(crate) fn receive_of(geometry: Geometry, slot: u32) -> RecvWr {
 
 /// The RX thread: publishes what arrives.
 pub(crate) struct RxLoop<R> {
-    pub(crate) path: RxPath<R>,
-    pub(crate) ring: Producer,
+    pub(crate) path: RxPath<R, Producer>,
     pub(crate) overrun: OverrunPolicy,
     pub(crate) spin: SpinPolicy,
     pub(crate) shared: Arc<Shared>,
@@ -265,12 +317,13 @@ impl<R: UcRecv> RxLoop<R> {
     }
 
     fn publish(&self, slot: u32) -> Result<(), Error> {
-        if self.ring.is_free(slot) {
-            self.ring.publish(slot);
+        let ring = &self.path.gate;
+        if ring.is_free(slot) {
+            ring.publish(slot);
             return Ok(());
         }
         // The slot's set flag stands for the newer message from here: publishing again would show it twice.
-        self.ring.note_overrun(slot);
+        ring.note_overrun(slot);
         self.shared.counters.rx.overruns.add(1);
         match self.overrun {
             OverrunPolicy::Wait => self.wait_until_free(slot),
@@ -282,7 +335,7 @@ impl<R: UcRecv> RxLoop<R> {
 
     fn wait_until_free(&self, slot: u32) {
         let mut backoff = Backoff::new(self.spin);
-        while !self.ring.is_free(slot) && !self.shared.is_stopped() {
+        while !self.path.gate.is_free(slot) && !self.shared.is_stopped() {
             backoff.idle();
         }
     }

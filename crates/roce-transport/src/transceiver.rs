@@ -319,7 +319,7 @@ impl<D: Device> Transceiver<D> {
         let rings = (Arc::clone(&parts.rx_ring), Arc::clone(&parts.tx_ring));
         match std::mem::replace(&mut inner.phase, Phase::Unified) {
             Phase::Connected { send, recv, route } => Some(Unified::new(
-                self.rx_path(recv, Arc::clone(&rings.1)),
+                self.rx_path(recv, Arc::clone(&rings.1), &rings.0),
                 self.tx_path(send, route),
                 rings,
                 Arc::clone(&self.shared),
@@ -386,8 +386,8 @@ impl<D: Device> Transceiver<D> {
         Error::Device { device: self.config.device.name.clone(), source: Arc::new(source) }
     }
 
-    fn rx_path<R: roce_core::UcRecv, G: Gate>(&self, recv: R, gate: G) -> RxPath<R, G> {
-        RxPath::new(recv, gate, &self.config, Arc::clone(&self.shared))
+    fn rx_path<R: roce_core::UcRecv, G: Gate>(&self, recv: R, gate: G, rx_ring: &Arc<Ring>) -> RxPath<R, G> {
+        RxPath::new(recv, gate, &self.config, rx_ring, Arc::clone(&self.shared))
     }
 
     fn tx_path<S: roce_core::UcSend>(&self, send: S, route: Route) -> TxPath<S> {
@@ -411,18 +411,18 @@ impl<D: Device> Transceiver<D> {
             unreachable!("checked above, under the same lock");
         };
         let parts = inner.parts.as_mut().expect("connected, so set up");
-        let (rx_ring, tx_ring) = parts.ours.take().expect("only a monitor takes them, and only once");
+        let rx_ring = Arc::clone(&parts.rx_ring);
+        let (rx_producer, tx_consumer) = parts.ours.take().expect("only a monitor takes them, and only once");
         let qpn = parts.endpoint.qpn;
         let shared = || Arc::clone(&self.shared);
         let spin = self.config.spin;
         let rx = |recv| RxLoop {
-            path: self.rx_path(recv, NoGate),
-            ring: rx_ring,
+            path: self.rx_path(recv, rx_producer, &rx_ring),
             overrun: self.config.overrun,
             spin,
             shared: shared(),
         };
-        let tx = |send| TxLoop { path: self.tx_path(send, route), ring: tx_ring, spin, shared: shared() };
+        let tx = |send| TxLoop { path: self.tx_path(send, route), ring: tx_consumer, spin, shared: shared() };
         let worker = |kind: &str, cpu, body| Worker {
             name: format!("roce-{kind}-{:x}", qpn.get()),
             placement: Placement { cpu, rt_priority: self.config.rt_priority },
@@ -444,7 +444,7 @@ impl<D: Device> Transceiver<D> {
             }
             Mode::Forward => {
                 let forward = ForwardLoop {
-                    rx: self.rx_path(recv, NoGate),
+                    rx: self.rx_path(recv, NoGate, &rx_ring),
                     tx: self.tx_path(send, route),
                     spin,
                     shared: shared(),

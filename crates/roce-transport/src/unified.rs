@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use roce_core::UcQp;
+use roce_core::{FrameMetadata, ShortMetadata, UcQp};
 use roce_ring::{Geometry, Ring, SlotBytes};
 
 use crate::device::AnyQp;
 use crate::error::{Error, Outcome};
+use crate::frames::frame_metadata;
 use crate::rx::RxPath;
 use crate::transceiver::Shared;
 use crate::tx::TxPath;
@@ -62,6 +63,14 @@ impl<Q: UcQp> Unified<Q> {
     /// A received request. Its bytes may change when the peer laps the ring: copy what you check.
     pub fn rx_slot(&self, slot: u32) -> SlotBytes<'_> {
         self.rx_ring.slot(slot)
+    }
+
+    /// What an FPGA tells of the frame in a slot, copied out: see [`frame_metadata`].
+    ///
+    /// # Errors
+    /// When a page ends before the metadata do.
+    pub fn rx_metadata(&self, slot: u32) -> Result<FrameMetadata, ShortMetadata> {
+        frame_metadata(self.rx_slot(slot), self.geometry())
     }
 
     /// Where to write an answer.

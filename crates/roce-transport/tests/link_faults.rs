@@ -177,11 +177,11 @@ const PEER: PeerEndpoint =
     PeerEndpoint { qpn: Qpn::from_low_bits(3), rkey: Some(Rkey::new(4)), ip: Ipv4Addr::LOCALHOST };
 
 fn write(id: u32, imm: u32) -> RecvCompletion {
-    RecvCompletion { id, result: Ok(Received { kind: RecvKind::WriteWithImm, len: 16, imm: Some(imm) }) }
+    RecvCompletion { id, result: Ok(Received::new(RecvKind::WriteWithImm, 16, Some(imm))) }
 }
 
 fn send(id: u32) -> RecvCompletion {
-    RecvCompletion { id, result: Ok(Received { kind: RecvKind::Send, len: 16, imm: None }) }
+    RecvCompletion { id, result: Ok(Received::new(RecvKind::Send, 16, None)) }
 }
 
 fn config(mode: Mode) -> roce_transport::ConfigBuilder {

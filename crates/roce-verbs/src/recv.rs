@@ -107,7 +107,7 @@ fn received(wc: &ibv_wc) -> RecvCompletion {
     let id = u32::try_from(wc.wr_id).unwrap_or(u32::MAX);
     let kind = if cq::is_write(wc) { RecvKind::WriteWithImm } else { RecvKind::Send };
     let result = match cq::failure(wc, "receive") {
-        None => Ok(Received { kind, len: wc.byte_len, imm: cq::immediate(wc) }),
+        None => Ok(Received::new(kind, wc.byte_len, cq::immediate(wc))),
         Some(error) => Err(error),
     };
     RecvCompletion { id, result }
@@ -122,12 +122,12 @@ mod tests {
     fn completions_keep_kind_length_and_immediate() {
         let mut wc = ibv_wc::zeroed();
         (wc.wr_id, wc.byte_len, wc.opcode) = (7, 100, ibv_wc_opcode::IBV_WC_RECV);
-        let send = Received { kind: RecvKind::Send, len: 100, imm: None };
+        let send = Received::new(RecvKind::Send, 100, None);
         assert_eq!(received(&wc), RecvCompletion { id: 7, result: Ok(send) });
         wc.opcode = ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
         wc.wc_flags = ibv_wc_flags::IBV_WC_WITH_IMM.0;
         wc.imm_data_invalidated_rkey_union.imm_data = 3u32.to_be();
-        let write = Received { kind: RecvKind::WriteWithImm, len: 100, imm: Some(3) };
+        let write = Received::new(RecvKind::WriteWithImm, 100, Some(3));
         assert_eq!(received(&wc).result, Ok(write));
         wc.status = 4;
         let failed = received(&wc);

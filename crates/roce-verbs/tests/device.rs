@@ -245,7 +245,7 @@ fn sends_land_in_the_receive_posted_first() {
             let id = u32::try_from(i).expect("small");
             b.recv.post_recv(RecvWr { id, offset: 4096, len: 32 << 10 }).expect("room");
             a.post(&wr(RegionId::Tx, 100, len, Verb::Send { imm }));
-            let received = Received { kind: RecvKind::Send, len: u32::try_from(len).expect("short"), imm };
+            let received = Received::new(RecvKind::Send, u32::try_from(len).expect("short"), imm);
             assert_eq!(b.next(), RecvCompletion { id, result: Ok(received) }, "{len} bytes");
             assert_eq!(b.rx.read(4096, len), bytes, "{len} bytes");
             assert_eq!((b.rx.read(4095, 1), b.rx.read(4096 + len, 1)), (vec![0xEE], vec![0xEE]));
@@ -266,8 +266,7 @@ fn writes_land_where_they_are_addressed() {
         let imm = Some(0x8000_0000 | id);
         b.recv.post_recv(RecvWr { id, offset: 0, len: 4096 }).expect("room");
         a.post(&wr(RegionId::Tx, 7, len, Verb::Write { addr: 12345, rkey: b.rkey, imm }));
-        let received =
-            Received { kind: RecvKind::WriteWithImm, len: u32::try_from(len).expect("short"), imm };
+        let received = Received::new(RecvKind::WriteWithImm, u32::try_from(len).expect("short"), imm);
         assert_eq!(b.next(), RecvCompletion { id, result: Ok(received) }, "{len} bytes");
         assert_eq!(b.rx.read(12345, len), bytes, "{len} bytes");
         assert_eq!((b.rx.read(12344, 1), b.rx.read(12345 + len, 1)), (vec![0xEE], vec![0xEE]));

@@ -158,8 +158,8 @@ impl UcRecv for StubRecv {
         self.taken += 1;
         let id = self.posted.pop_front().expect("a receive for each message");
         let received = match message & IS_WRITE {
-            0 => Received { kind: RecvKind::Send, len: 64, imm: None },
-            _ => Received { kind: RecvKind::WriteWithImm, len: 64, imm: Some(message & !IS_WRITE) },
+            0 => Received::new(RecvKind::Send, 64, None),
+            _ => Received::new(RecvKind::WriteWithImm, 64, Some(message & !IS_WRITE)),
         };
         black_box(out)[0] = black_box(RecvCompletion { id, result: Ok(received) });
         black_box(Ok(1))

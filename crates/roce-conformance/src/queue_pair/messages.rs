@@ -45,7 +45,7 @@ fn len_of(bytes: &[u8]) -> u32 {
 }
 
 fn arrived(id: u32, kind: RecvKind, bytes: &[u8], imm: Option<u32>) -> RecvCompletion {
-    RecvCompletion { id, result: Ok(Received { kind, len: len_of(bytes), imm }) }
+    RecvCompletion { id, result: Ok(Received::new(kind, len_of(bytes), imm)) }
 }
 
 pub(crate) fn sends_of_every_size<L: Links>(links: &L) {

@@ -8,8 +8,8 @@ pub(crate) mod torn;
 use std::sync::Arc;
 
 use roce_core::{
-    Device, Mtu, PeerEndpoint, PostError, QpAttr, RecvCompletion, RecvWr, RegionId, SendWr, Sge, UcQp,
-    UcRecv, UcSend, Verb, WireStats,
+    Device, Lead, Mtu, PeerEndpoint, PostError, QpAttr, Received, RecvCompletion, RecvWr, RegionId, SendWr,
+    Sge, UcQp, UcRecv, UcSend, Verb, WireStats,
 };
 
 use crate::links::{Links, Side};
@@ -105,7 +105,7 @@ impl<Q: UcQp> End<Q> {
     fn poll(&mut self) -> Option<RecvCompletion> {
         let mut out = [RecvCompletion::EMPTY];
         let n = self.recv.poll(&mut out).expect("a good queue pair");
-        (n == 1).then_some(out[0])
+        (n == 1).then(|| alone(out[0]))
     }
 
     /// The next completion.
@@ -117,6 +117,12 @@ impl<Q: UcQp> End<Q> {
         let counters = self.stats.snapshot();
         counters.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("no counter {name}")).1
     }
+}
+
+/// A completion without what its link saw go before it, which not every link does.
+fn alone(done: RecvCompletion) -> RecvCompletion {
+    let result = done.result.map(|received| Received { lead: Lead::NONE, ..received });
+    RecvCompletion { result, ..done }
 }
 
 /// Stages, and makes room first where there is none.

@@ -7,7 +7,7 @@ use roce_core::{
     SendWr, Sge, UcQp, UcRecv, UcSend, Verb,
 };
 
-use super::{DEPTH, End, QpOf, REGION, attr, flush_all, pair, queue_pair, stage_waiting};
+use super::{DEPTH, End, QpOf, REGION, alone, attr, flush_all, pair, queue_pair, stage_waiting};
 use crate::links::{BadWrite, Links, OverlongSend, Side};
 use crate::memory::{Memory, content};
 use crate::wait::wait_until;
@@ -88,7 +88,7 @@ fn assert_writes_nothing<L: Links>(links: &L, bad: impl Fn(&End<QpOf<L>>, usize)
 
 /// What the message behind a bad one completes.
 fn good() -> RecvCompletion {
-    RecvCompletion { id: 4242, result: Ok(Received { kind: RecvKind::Send, len: 40, imm: Some(4242) }) }
+    RecvCompletion { id: 4242, result: Ok(Received::new(RecvKind::Send, 40, Some(4242))) }
 }
 
 /// The next completion, in `Some(None)` a failure of the queue pair.
@@ -96,7 +96,7 @@ fn outcome<Q: UcQp>(end: &mut End<Q>) -> Option<Option<RecvCompletion>> {
     let mut out = [RecvCompletion::EMPTY];
     match end.recv.poll(&mut out) {
         Ok(0) => None,
-        Ok(_) => Some(Some(out[0]).filter(|done| done.result.is_ok())),
+        Ok(_) => Some(Some(alone(out[0])).filter(|done| done.result.is_ok())),
         Err(_) => Some(None),
     }
 }
@@ -145,7 +145,7 @@ pub(crate) fn an_overlong_send_spares_its_neighbours<L: Links>(links: &L) {
             OverlongSend::Dropped => {
                 let bytes = content(6, room as usize);
                 a.say(4096, &bytes, Verb::Send { imm: None });
-                let received = Received { kind: RecvKind::Send, len: room, imm: None };
+                let received = Received::new(RecvKind::Send, room, None);
                 assert_eq!(b.next(), RecvCompletion { id: 3, result: Ok(received) }, "after {what}");
                 b.rx.assert_only(&what, 1000, &bytes);
             }

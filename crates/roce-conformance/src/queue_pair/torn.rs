@@ -35,7 +35,7 @@ fn assert_torn_ones_are_dropped<L: LossyLinks>(
             continue;
         }
         // Had a torn one completed, it would come first.
-        let result = Ok(Received { kind, len, imm: Some(n) });
+        let result = Ok(Received::new(kind, len, Some(n)));
         assert_eq!(b.next(), RecvCompletion { id: whole, result });
         assert_eq!(b.rx.get(1024, len as usize), bytes);
         whole += 1;

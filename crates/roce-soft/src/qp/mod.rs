@@ -8,6 +8,7 @@
 mod identity;
 mod requester;
 mod responder;
+mod sequence;
 #[cfg(test)]
 mod sim;
 

@@ -3,8 +3,9 @@
 //! UC has no acknowledgements: whatever is wrong drops the packet and with it the message that it belongs to,
 //! and the next FIRST or ONLY starts afresh (InfiniBand Architecture Specification, 9.8.3).
 
-use roce_core::{Mtu, Psn, RecvKind, RecvWr, Rkey};
+use roce_core::{Lead, Mtu, Psn, RecvKind, RecvWr, Rkey};
 
+use super::sequence::Sequence;
 use crate::counters::DropReason;
 use crate::wire::{MAX_PAYLOAD, Operation, Packet, Position, Reth};
 
@@ -16,6 +17,7 @@ pub(crate) struct Completion {
     pub(crate) kind: RecvKind,
     pub(crate) len: u32,
     pub(crate) imm: Option<u32>,
+    pub(crate) lead: Lead,
 }
 
 /// What to do with a good packet: write its payload there, then complete that.
@@ -53,6 +55,8 @@ pub(crate) struct Responder {
     expected: Option<Psn>,
     sequence: Sequence,
     message: Message,
+    /// Where the message in progress began.
+    began: Psn,
     /// The receive that the next SEND or immediate consumes, once it was asked for.
     head: Option<RecvWr>,
     torn: u64,
@@ -67,6 +71,7 @@ impl Responder {
             expected: None,
             sequence: Sequence::default(),
             message: Message::None,
+            began: Psn::default(),
             head: None,
             torn: 0,
         }
@@ -74,12 +79,12 @@ impl Responder {
 
     /// Packets that sequence numbers show to be missing. One that comes late was counted here before.
     pub(crate) fn lost(&self) -> u64 {
-        self.sequence.lost
+        self.sequence.lost()
     }
 
     /// Packets behind a later one: duplicates, or overtaken on the way.
     pub(crate) fn late(&self) -> u64 {
-        self.sequence.late
+        self.sequence.late()
     }
 
     /// Messages that began and were never finished.
@@ -93,9 +98,28 @@ impl Responder {
         packet: &Packet<'_>,
         next_receive: impl FnMut() -> Option<RecvWr>,
     ) -> Result<Accepted, DropReason> {
+        let psn = packet.header.bth.psn;
+        self.sequence.note(psn);
+        let mut outcome = self.take(packet, next_receive);
+        match &mut outcome {
+            Ok(accepted) => {
+                self.sequence.landed(psn);
+                if let Some(completion) = &mut accepted.completion {
+                    completion.lead = self.sequence.complete(self.began, psn);
+                }
+            }
+            Err(_) => self.sequence.dropped(psn),
+        }
+        outcome
+    }
+
+    fn take(
+        &mut self,
+        packet: &Packet<'_>,
+        next_receive: impl FnMut() -> Option<RecvWr>,
+    ) -> Result<Accepted, DropReason> {
         let bth = &packet.header.bth;
         let position = bth.opcode.position();
-        self.sequence.note(bth.psn);
         let in_sequence = self.expected == Some(bth.psn);
         if position.starts() || !in_sequence {
             self.abandon();
@@ -103,6 +127,9 @@ impl Responder {
         if !position.starts() && !in_sequence {
             self.message = Message::Dropped;
             return Err(DropReason::PsnGap);
+        }
+        if position.starts() {
+            self.began = bth.psn;
         }
         self.expected = Some(bth.psn.next());
         let outcome = match bth.opcode.operation() {
@@ -218,7 +245,7 @@ impl Responder {
 
     fn complete(&mut self, wr: RecvWr, kind: RecvKind, len: u32, imm: Option<u32>) -> Completion {
         self.head = None;
-        Completion { id: wr.id, kind, len, imm }
+        Completion { id: wr.id, kind, len, imm, lead: Lead::NONE }
     }
 
     fn abandon(&mut self) {
@@ -226,32 +253,5 @@ impl Responder {
             self.torn += 1;
         }
         self.message = Message::None;
-    }
-}
-
-/// What the sequence numbers say about packets that never came.
-#[derive(Debug, Default)]
-struct Sequence {
-    /// The number after the highest one seen.
-    next: Option<Psn>,
-    lost: u64,
-    late: u64,
-}
-
-impl Sequence {
-    /// Farther behind than this is no late packet: the sender has started again.
-    const REORDER_WINDOW: u32 = 4096;
-    const HALF: u32 = 1 << 23;
-
-    fn note(&mut self, psn: Psn) {
-        let next = self.next.unwrap_or(psn);
-        let ahead = psn.since(next);
-        if ahead < Self::HALF {
-            self.lost += u64::from(ahead);
-        } else if next.since(psn) <= Self::REORDER_WINDOW {
-            self.late += 1;
-            return;
-        }
-        self.next = Some(psn.next());
     }
 }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use proptest::prelude::*;
-use roce_core::{Mtu, Psn, Qpn, RecvKind, RecvWr, Rkey, Verb};
+use roce_core::{Lead, Mtu, Psn, Qpn, RecvKind, RecvWr, Rkey, Verb};
 
 use super::{Completion, Requester, Responder};
 use crate::counters::DropReason;
@@ -192,7 +192,7 @@ fn check_whole(memory: &[u8], message: &Message, index: u32, wr: RecvWr, complet
         Verb::Send { imm } => (wr.offset, RecvKind::Send, imm),
         Verb::Write { addr, imm, .. } => (addr, RecvKind::WriteWithImm, imm),
     };
-    assert_eq!(completion, Completion { id: wr.id, kind, len: message.len, imm });
+    assert_eq!(completion, Completion { id: wr.id, kind, len: message.len, imm, lead: completion.lead });
     let bytes = &memory[at as usize..][..message.len as usize];
     assert_eq!(bytes, content(index, message.len), "message {index} is not whole");
 }
@@ -344,7 +344,8 @@ fn a_wrong_key_is_dropped_unless_nothing_is_written() {
         receiver.responder.receive(&packet, || receiver.receives.pop_front()).map(|a| a.completion)
     };
     assert_eq!(send(0, 4), Err(DropReason::WrongRkey));
-    let empty = Completion { id: 0, kind: RecvKind::WriteWithImm, len: 0, imm: Some(1) };
+    let lead = Lead { missed: 1, packets: 0 };
+    let empty = Completion { id: 0, kind: RecvKind::WriteWithImm, len: 0, imm: Some(1), lead };
     assert_eq!(send(1, 0), Ok(Some(empty)));
 }
 
