@@ -164,7 +164,7 @@ impl<T> Biased<T> {
     fn with_favour<R>(&'static self, f: impl FnOnce(&mut T) -> R) -> R {
         let mut held = self.withdraw();
         let (me, visits) = (this_thread(), &mut held.visits);
-        visits.streak = if visits.last == me { visits.streak + 1 } else { 1 };
+        visits.streak = if visits.last == me { visits.streak.saturating_add(1) } else { 1 };
         visits.last = me;
         // SAFETY: the lock is held and the favoured thread is out, so this is the only access.
         let value = unsafe { &mut *self.value.get() };
@@ -186,15 +186,14 @@ impl<T> Biased<T> {
         let held = Held { visits, holder: &self.holder };
         let seat = self.favoured_seat();
         if !ptr::eq(seat, &NOBODYS) {
+            // Before the favour goes, which alone tells others that somebody is inside.
+            assert_ne!(seat.thread.load(Ordering::Relaxed), me | INSIDE, "entered again from within");
             self.favoured.store(ptr::from_ref(&NOBODYS).cast_mut(), Ordering::Relaxed);
             seat.withdraw();
             barrier::heavy(); // meets `light` in `enter`
             let mut looks = 0;
             // Pairs with the store in `unmark`.
-            while let state = seat.thread.load(Ordering::Acquire)
-                && state & INSIDE != 0
-            {
-                assert_ne!(state, me | INSIDE, "entered again from within");
+            while seat.thread.load(Ordering::Acquire) & INSIDE != 0 {
                 wait(&mut looks);
             }
         }
@@ -297,5 +296,19 @@ fn this_thread() -> usize {
         // SAFETY: has no preconditions.
         let id = unsafe { libc::pthread_self() };
         id as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As where nobody can be favoured and one thread polls for minutes.
+    #[test]
+    fn calls_in_a_row_are_counted_to_the_end_of_the_number() {
+        let gate: &'static Biased<u32> = Box::leak(Box::new(Biased::with_key(0, |_| None)));
+        *gate.lock.lock().unwrap() = Visits { last: this_thread(), streak: u32::MAX };
+        gate.with(|n| *n += 1);
+        assert_eq!(gate.with(|n| *n), 1);
     }
 }

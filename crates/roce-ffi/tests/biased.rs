@@ -120,6 +120,26 @@ fn to_enter_again_from_within_is_refused() {
     assert_eq!(gate.with(|n| *n), 100);
 }
 
+#[test]
+fn a_thread_that_was_refused_from_within_is_still_alone() {
+    let gate = lock(0u32);
+    (0..100).for_each(|_| gate.with(|n| *n += 1));
+    thread::scope(|scope| {
+        let other = gate.with(|n| {
+            assert!(catch_unwind(AssertUnwindSafe(|| gate.with(|_| ()))).is_err());
+            assert!(catch_unwind(AssertUnwindSafe(|| gate.with_lock(|_| ()))).is_err());
+            let other = scope.spawn(|| gate.with_lock(|n| *n));
+            for _ in 0..1000 {
+                thread::yield_now();
+            }
+            assert!(!other.is_finished(), "two threads inside");
+            *n += 1;
+            other
+        });
+        assert_eq!(other.join().ok(), Some(101));
+    });
+}
+
 /// A port that says whether it was used after it was taken away.
 struct Port {
     is_out: &'static AtomicBool,
