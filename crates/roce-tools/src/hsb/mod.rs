@@ -10,6 +10,7 @@ use roce_rendezvous::hsb::Board;
 use crate::Error;
 
 pub use place::PlaceOptions;
+pub(crate) use place::port_mask;
 pub use report::{for_people, json};
 
 /// The one board that was heard: its data plane `data_plane`, or its first. Several boards, or none, are an error

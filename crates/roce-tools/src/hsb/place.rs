@@ -53,19 +53,22 @@ impl PlaceOptions {
     }
 }
 
-/// The bit of the virtual port at `address`.
+/// The bit of the virtual port at `address`; `None` where an FPGA has none.
+pub(crate) fn port_mask(address: u32) -> Option<u32> {
+    let offset = address.checked_sub(regs::VP_ADDRESS)?;
+    let port = offset / regs::VP_STRIDE;
+    (offset.is_multiple_of(regs::VP_STRIDE) && port < regs::VP_COUNT).then(|| 1 << port)
+}
+
 fn mask_at(address: u32) -> Result<u32, Error> {
-    let offset = address.checked_sub(regs::VP_ADDRESS);
-    let port = offset.filter(|offset| offset.is_multiple_of(regs::VP_STRIDE)).map(|o| o / regs::VP_STRIDE);
-    match port {
-        Some(port) if port < regs::VP_COUNT => Ok(1 << port),
-        _ => Err(Error::Options(format!(
+    port_mask(address).ok_or_else(|| {
+        Error::Options(format!(
             "--vp-address {address:#x} is no virtual port: they lie at {:#x}, {:#x}, and so on, {} of them",
             regs::VP_ADDRESS,
             regs::VP_ADDRESS + regs::VP_STRIDE,
             regs::VP_COUNT
-        ))),
-    }
+        ))
+    })
 }
 
 #[cfg(test)]

@@ -18,9 +18,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use roce_core::PeerEndpoint;
 use roce_rendezvous::hsb::regs::{self, CAPTURE_RAM, PLAYBACK_RAM};
 use roce_rendezvous::hsb::sample::BEAT_BYTES;
-use roce_rendezvous::hsb::{Mac, RoceConfig};
+use roce_rendezvous::hsb::{Mac, Place, RoceConfig};
 
 use crate::Error;
+use crate::hsb::port_mask;
 use crate::workload::Workload;
 use fpga::{Fpga, Progress, Windows};
 use verify::Tally;
@@ -123,6 +124,8 @@ impl Plan {
         let (qpn, ip) = (self.bridge.qpn, self.bridge.ip);
         RoceConfig {
             vp_address: self.vp_address,
+            // A software FPGA's one port may be found anywhere; it is the first then.
+            vp_mask: port_mask(self.vp_address).unwrap_or(Place::FIRST.vp_mask),
             hif_address: self.hif_address,
             base: self.bridge_buffer,
             mac: self.bridge_mac,
@@ -369,6 +372,13 @@ mod tests {
             let error = check(page, pages, payload).unwrap_err();
             assert!(error.contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn the_port_that_is_told_the_ring_is_the_one_let_go() {
+        let mask_at = |vp_address| Plan { vp_address, ..plan(384, 64) }.ring(64).vp_mask;
+        assert_eq!([0x1000, 0x1040, 0x10C0, 0x17C0].map(mask_at), [1, 2, 8, 1 << 31]);
+        assert_eq!([0x0900, 0x1004, 0x1800].map(mask_at), [1; 3], "a software FPGA's one port");
     }
 
     #[test]
