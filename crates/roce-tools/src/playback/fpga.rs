@@ -92,11 +92,12 @@ impl Fpga {
         Ok(self.client.unconfigure_roce(ring)?)
     }
 
-    /// Stops whatever an earlier run left going, and tells the FPGA the bridge's ring.
+    /// Stops whatever an earlier run left going, and tells the FPGA the bridge's ring: last, so that where something else
+    /// fails it does not know it.
     pub(super) fn configure(&mut self, ring: &RoceConfig) -> Result<(), Error> {
         self.stop()?;
-        self.client.configure_roce(ring)?;
-        Ok(self.client.write(regs::SIF_TX_THRESHOLD, regs::SIF_TX_IMMEDIATE)?)
+        self.client.write(regs::SIF_TX_THRESHOLD, regs::SIF_TX_IMMEDIATE)?;
+        Ok(self.client.configure_roce(ring)?)
     }
 
     /// Fills the playback memory and reads it back.
@@ -197,7 +198,47 @@ fn ticks(spacing: Duration) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+    use std::thread;
+
+    use roce_core::{Qpn, Rkey};
+    use roce_rendezvous::hsb::ecb::{Request, Response, Status};
+
     use super::*;
+
+    /// A board without `hole`, and the addresses that are written to it, until an empty datagram comes.
+    fn board_without(hole: u32) -> (SocketAddrV4, thread::JoinHandle<Vec<u32>>) {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let SocketAddr::V4(address) = socket.local_addr().unwrap() else { unreachable!() };
+        let serve = move || {
+            let (mut written, mut bytes) = (Vec::new(), [0; 2048]);
+            loop {
+                let (len, from) = socket.recv_from(&mut bytes).unwrap();
+                let Ok(request) = Request::parse(&bytes[..len]) else { return written };
+                let is_hole = request.pairs[0].address == hole;
+                let status = if is_hole { Status::InvalidAddress } else { Status::Success };
+                if !request.command.is_read() {
+                    written.extend(request.pairs.iter().map(|pair| pair.address));
+                }
+                let pairs = request.pairs.iter().map(|pair| Pair::new(pair.address, 0x2606)).collect();
+                let answer = Response::to(&request, status, pairs, request.sequence).encode();
+                socket.send_to(&answer, from).unwrap();
+            }
+        };
+        (address, thread::spawn(serve))
+    }
+
+    #[test]
+    fn a_board_that_refuses_to_stream_answers_is_not_told_the_ring() {
+        let (address, board) = board_without(regs::SIF_TX_THRESHOLD);
+        let ring = RoceConfig::new(Qpn::from_low_bits(7), Rkey::new(8), Ipv4Addr::LOCALHOST, 64, 384, 64);
+        let error = Fpga::connect(address).unwrap().configure(&ring).unwrap_err();
+        assert!(error.to_string().contains("0x01200000"), "{error}");
+        UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().send_to(&[], address).unwrap();
+        let written = board.join().unwrap();
+        assert!(written.contains(&regs::SIF_TX_THRESHOLD), "{written:x?}");
+        assert!(!written.iter().any(|at| (0x1000..0x1800).contains(at)), "{written:x?}");
+    }
 
     #[test]
     fn windows_spread_over_the_banks_as_the_memory_has_it() {
