@@ -9,6 +9,9 @@ pub(super) struct Sequence {
     next: Option<Psn>,
     lost: u64,
     late: u64,
+    /// How many late packets in a row came in order, and the number after them.
+    late_run: u32,
+    after_late: Psn,
     /// The number after the message completed last, or the first one.
     start: Psn,
     /// Since `start`: packets whose bytes are not there, and the number after the last of them.
@@ -19,6 +22,8 @@ pub(super) struct Sequence {
 impl Sequence {
     /// Farther behind than this is no late packet: the sender has started again.
     const REORDER_WINDOW: u32 = 4096;
+    /// So many late packets in order are no late ones either.
+    const RESTART_RUN: u32 = 8;
     const HALF: u32 = 1 << 23;
 
     /// Packets that never came, but for those that came late.
@@ -36,14 +41,24 @@ impl Sequence {
         let Some(next) = self.next else { return self.begin(psn) };
         let ahead = psn.since(next);
         if ahead < Self::HALF {
+            self.late_run = 0;
             self.lost += u64::from(ahead);
             if ahead > 0 {
                 self.miss(ahead, psn);
             }
             self.next = Some(psn.next());
         } else if next.since(psn) <= Self::REORDER_WINDOW {
-            self.late += 1;
+            self.note_late(psn);
         } else {
+            self.begin(psn);
+        }
+    }
+
+    fn note_late(&mut self, psn: Psn) {
+        self.late += 1;
+        self.late_run = if self.after_late == psn { self.late_run + 1 } else { 1 };
+        self.after_late = psn.next();
+        if self.late_run == Self::RESTART_RUN {
             self.begin(psn);
         }
     }
@@ -75,7 +90,7 @@ impl Sequence {
     }
 
     fn begin(&mut self, psn: Psn) {
-        (self.next, self.start, self.missed) = (Some(psn.next()), psn, 0);
+        (self.next, self.start, self.missed, self.late_run) = (Some(psn.next()), psn, 0, 0);
     }
 
     fn miss(&mut self, packets: u32, gap_end: Psn) {
@@ -178,5 +193,9 @@ mod tests {
     #[test]
     fn a_sender_that_starts_again_has_lost_nothing() {
         assert_eq!(leads(&[Completes(10_000), Lands(0), Completes(1)]), [(0, 0), (0, 1)]);
+        // From so near that its packets might be late ones.
+        let again = (0..12).filter(|&n| n != 10).map(|n| if n % 2 == 0 { Lands(n) } else { Completes(n) });
+        let fates: Vec<Fate> = [Completes(100)].into_iter().chain(again).collect();
+        assert_eq!(leads(&fates)[5..], [(0, 1), (1, 0)]);
     }
 }
