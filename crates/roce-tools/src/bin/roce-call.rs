@@ -30,8 +30,8 @@ struct Options {
     /// Arguments, one behind the other: u8, i32, i64, f32 or f64 with one or more values, or bits:0110.
     #[arg(value_name = "TYPE:VALUE")]
     args: Vec<Value>,
-    /// How to read the results: TYPE[N], or TYPE for as many as there are; may be given more than once [default: what
-    /// the known functions give, or bytes].
+    /// How to read the results: TYPExN, as i32x4, or TYPE for as many as there are; may be given more than once [default:
+    /// what the known functions give, or bytes].
     #[arg(long = "result", value_name = "TYPE")]
     results: Vec<ResultType>,
     /// The link: soft:IP is RoCEv2 in userspace, from that address; others are RDMA devices.

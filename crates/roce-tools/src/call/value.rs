@@ -121,7 +121,7 @@ impl Value {
     }
 }
 
-/// How to read a result: `TYPE[N]`, or `TYPE` for as many as there are.
+/// How to read a result: `TYPExN`, as in `i32x4`, or `TYPE` for as many as there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResultType {
     kind: Kind,
@@ -142,7 +142,7 @@ impl FromStr for ResultType {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (kind, count) = match text.strip_suffix(']').and_then(|rest| rest.split_once('[')) {
+        let (kind, count) = match text.split_once('x') {
             Some((kind, count)) => {
                 (kind, Some(count.parse().map_err(|_| format!("{count:?} is no number"))?))
             }
@@ -155,7 +155,12 @@ impl FromStr for ResultType {
             "f32" => Kind::F32,
             "f64" => Kind::F64,
             "bits" => Kind::Bits,
-            _ => return Err("write TYPE or TYPE[N]; types are u8, i32, i64, f32, f64 and bits".to_owned()),
+            _ => {
+                return Err(
+                    "write TYPE or TYPExN, as i32 or i32x4; types are u8, i32, i64, f32, f64 and bits"
+                        .to_owned(),
+                );
+            }
         };
         Ok(Self { kind, count })
     }
@@ -234,9 +239,9 @@ mod tests {
     #[test]
     fn result_types() {
         assert_eq!("i64".parse(), Ok(ResultType::INT64));
-        assert_eq!("bits[12]".parse(), Ok(ResultType { kind: Kind::Bits, count: Some(12) }));
-        assert_eq!(Value::F32(vec![1.0, 2.0]).result_type(), "f32[2]".parse().unwrap());
-        for bad in ["", "u8[", "u8[]", "u8[-1]", "u16"] {
+        assert_eq!("bitsx12".parse(), Ok(ResultType { kind: Kind::Bits, count: Some(12) }));
+        assert_eq!(Value::F32(vec![1.0, 2.0]).result_type(), "f32x2".parse().unwrap());
+        for bad in ["", "u8x", "x2", "u8x-1", "u16"] {
             assert!(bad.parse::<ResultType>().is_err(), "{bad:?}");
         }
     }
