@@ -17,10 +17,14 @@ const LIBRARY: &str = "libcudaq-realtime-cpu-roce-transport.so";
 const PROVIDER: &str = "libcudaq-realtime-bridge-cpu-roce.so";
 const CALLS: &str = "50";
 
-const FILES: [&str; 12] = [
+const FILES: [&str; 16] = [
+    "bin/hsb",
     "bin/hsb-bridge-cpu",
     "bin/hsb-fpga-emulator",
     "bin/hsb-fpga-playback",
+    "bin/roce-call",
+    "bin/roce-perf",
+    "bin/roce-service",
     "include/cudaq/realtime/cpu_transport/roce_wrapper.h",
     "include/cudaq/realtime/cpu_transport/roce_wrapper_ext.h",
     "lib/cmake/cudaq-realtime-cpu-roce-transport/cudaq-realtime-cpu-roce-transport-config-version.cmake",

@@ -11,13 +11,17 @@ use crate::cargo;
 pub(super) const NAME: &str = "cudaq-realtime-cpu-roce-transport";
 
 /// As cargo names what it builds, without dashes, and where that goes.
-const BUILT: [(&str, &str); 6] = [
+const BUILT: [(&str, &str); 10] = [
     ("libcudaq_realtime_cpu_roce_transport.so", "lib/libcudaq-realtime-cpu-roce-transport.so"),
     ("libcudaq_realtime_cpu_roce_transport.a", "lib/libcudaq-realtime-cpu-roce-transport.a"),
     ("libcudaq_realtime_bridge_cpu_roce.so", "lib/libcudaq-realtime-bridge-cpu-roce.so"),
+    ("hsb", "bin/hsb"),
     ("hsb-bridge-cpu", "bin/hsb-bridge-cpu"),
     ("hsb-fpga-emulator", "bin/hsb-fpga-emulator"),
     ("hsb-fpga-playback", "bin/hsb-fpga-playback"),
+    ("roce-call", "bin/roce-call"),
+    ("roce-perf", "bin/roce-perf"),
+    ("roce-service", "bin/roce-service"),
 ];
 const HEADERS: &str = "include/cudaq/realtime/cpu_transport";
 /// What the static library leaves to the linker: all of it is part of the C library and of gcc.
@@ -84,6 +88,8 @@ impl Tree {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -96,6 +102,14 @@ mod tests {
             let Content::Text(text) = content else { panic!("a text") };
             assert!(!text.contains('@'), "{text}");
         }
+    }
+
+    #[test]
+    fn every_program_is_installed() {
+        let bins = cargo::root().join("crates/roce-tools/src/bin").read_dir().unwrap();
+        let bins = bins.map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned());
+        let installed = BUILT.iter().filter_map(|(_, at)| at.strip_prefix("bin/").map(str::to_owned));
+        assert_eq!(installed.collect::<BTreeSet<_>>(), bins.collect());
     }
 
     #[test]
