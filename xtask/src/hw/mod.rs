@@ -73,16 +73,20 @@ fn discover(options: &HwOptions, say: Say) -> Result<Ipv4Addr> {
     board_in(&output.stdout)
 }
 
-/// Of the report of `hsb discover --json`.
+/// The address of the board's first data plane, of the report of `hsb discover --json`.
 fn board_in(report: &[u8]) -> Result<Ipv4Addr> {
     let report: Value = serde_json::from_slice(report).context("`hsb discover` printed no JSON")?;
     let boards = report["boards"].as_array().map_or(&[][..], Vec::as_slice);
-    let ips: BTreeSet<&str> = boards.iter().filter_map(|board| board["ip"].as_str()).collect();
-    match ips.iter().collect::<Vec<_>>().as_slice() {
-        [ip] => ip.parse().with_context(|| format!("`hsb discover` says {ip}, which is no address")),
-        [] => bail!("no board made itself known; give its address with --fpga-ip, and see docs/hsb.md"),
-        several => bail!("there is more than one: {several:?}; choose one with --fpga-ip"),
+    let serials: BTreeSet<_> = boards.iter().map(|board| board["serial"].as_str()).collect();
+    if serials.len() > 1 {
+        let ips: Vec<_> = boards.iter().filter_map(|board| board["ip"].as_str()).collect();
+        bail!("there is more than one board: {}; choose one with --fpga-ip", ips.join(", "));
     }
+    let Some(board) = boards.iter().min_by_key(|board| board["data_plane"].as_u64()) else {
+        bail!("no board made itself known; give its address with --fpga-ip, and see docs/hsb.md");
+    };
+    let ip = board["ip"].as_str().unwrap_or_default();
+    ip.parse().with_context(|| format!("`hsb discover` says `{ip}`, which is no address"))
 }
 
 /// Gives the interfaces their addresses, until the run ends.
@@ -124,16 +128,23 @@ mod tests {
 
     #[test]
     fn the_one_board_is_taken() {
-        let report = |ips: &[&str]| {
-            let boards: Vec<Value> = ips.iter().map(|ip| serde_json::json!({ "ip": ip })).collect();
-            serde_json::json!({ "boards": boards }).to_string()
+        let found = |planes: &[(&str, u8, &str)]| {
+            let board =
+                |&(serial, plane, ip)| serde_json::json!({ "serial": serial, "data_plane": plane, "ip": ip });
+            let boards: Vec<Value> = planes.iter().map(board).collect();
+            let report = serde_json::json!({ "boards": boards }).to_string();
+            board_in(report.as_bytes()).map_err(|error| error.to_string())
         };
-        let found = |ips: &[&str]| board_in(report(ips).as_bytes()).map_err(|error| error.to_string());
-        assert_eq!(found(&["192.168.0.2"]), Ok([192, 168, 0, 2].into()));
-        // Two data planes of one port.
-        assert_eq!(found(&["192.168.0.2", "192.168.0.2"]), Ok([192, 168, 0, 2].into()));
+        let (first, second) = ([192, 168, 0, 2].into(), [192, 168, 0, 3].into());
+        assert_eq!(found(&[("a", 0, "192.168.0.2")]), Ok(first));
+        assert_eq!(found(&[("a", 1, "192.168.0.3")]), Ok(second));
+        // Both ports of one board, the first on two interfaces.
+        let both = [("a", 1, "192.168.0.3"), ("a", 0, "192.168.0.2"), ("a", 0, "192.168.0.2")];
+        assert_eq!(found(&both), Ok(first));
         assert!(found(&[]).unwrap_err().contains("docs/hsb.md"));
-        assert!(found(&["192.168.0.2", "192.168.0.3"]).unwrap_err().contains("192.168.0.3"));
+        let two = found(&[("a", 0, "192.168.0.2"), ("b", 0, "192.168.0.3")]);
+        assert!(two.unwrap_err().contains("192.168.0.2, 192.168.0.3"));
+        assert!(found(&[("a", 0, "nowhere")]).unwrap_err().contains("nowhere"));
         assert!(board_in(b"").is_err());
     }
 }
