@@ -1,5 +1,6 @@
 //! Why a call was refused.
 
+use roce_core::ShortMetadata;
 use roce_ffi::{BadHandle, TextError};
 use roce_transport::{ConfigError, Error, Mode};
 
@@ -14,6 +15,8 @@ pub(crate) enum Refusal {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Transport(#[from] Error),
+    #[error(transparent)]
+    Metadata(#[from] ShortMetadata),
     #[error("{what} is {value}; it must be {expected}")]
     Argument { what: &'static str, value: String, expected: &'static str },
     #[error("{0} is NULL")]

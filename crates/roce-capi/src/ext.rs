@@ -5,13 +5,13 @@ use std::ffi::{CString, c_char, c_int};
 use std::ptr;
 
 use roce_ffi::{text, wall};
-use roce_transport::State;
+use roce_transport::{State, frame_metadata};
 
 use crate::api::{create_error, done, export, on};
 use crate::error::Refusal;
 use crate::instance::{Handle, TRANSCEIVERS};
 
-/// `cpu_roce_stats_t`: grows at its end only. All in messages since creation.
+/// `cpu_roce_stats_t`: grows at its end only. All since creation, in messages where nothing else is said.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -29,9 +29,39 @@ pub struct Counts {
     pub completion_errors: u64,
     /// Had to wait for room in the send queue.
     pub tx_stalls: u64,
+    /// Packets that are missing.
+    pub lost_packets: u64,
+    /// Frames of which a packet is missing, though the last one came.
+    pub torn: u64,
+    /// Frames with the metadata of another one.
+    pub stale_metadata: u64,
 }
 
-const _: () = assert!(size_of::<Counts>() == 7 * size_of::<u64>());
+const _: () = assert!(size_of::<Counts>() == 10 * size_of::<u64>());
+
+/// `cpu_roce_frame_metadata_t`: grows at its end only.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Metadata {
+    /// Bytes of data.
+    pub bytes_written: u64,
+    /// When the first data came, by the FPGA's clock: seconds.
+    pub first_data_seconds: u64,
+    /// When this was made: seconds.
+    pub created_seconds: u64,
+    /// Nanoseconds within the second.
+    pub first_data_nanoseconds: u32,
+    /// Nanoseconds within the second.
+    pub created_nanoseconds: u32,
+    /// 1: ended early. 2: ended by its bytes per window alone.
+    pub flags: u32,
+    /// Of the packet with the immediate.
+    pub psn: u32,
+    /// Of the data.
+    pub crc: u32,
+    /// Counts frames in 16 bits.
+    pub frame_number: u32,
+}
 
 export! {
     /// The text of the last refusal.
@@ -39,6 +69,10 @@ export! {
 
     /// The counters, as many as `out_size` has room for.
     fn cpu_roce_get_stats(handle: Handle, out: *mut Counts, out_size: usize) -> c_int, or 0 => get_stats;
+
+    /// What an FPGA tells of the frame in an RX slot, as much as `out_size` has room for.
+    fn cpu_roce_get_frame_metadata(handle: Handle, slot: u32, out: *mut Metadata, out_size: usize) -> c_int, or 0
+        => get_frame_metadata;
 
     /// An option by name, before set-up.
     fn cpu_roce_set_option(handle: Handle, key: *const c_char, value: *const c_char) -> c_int, or 0
@@ -83,16 +117,55 @@ fn get_stats(call: &str, handle: Handle, out: *mut Counts, out_size: usize) -> c
             dropped: stats.dropped,
             completion_errors: stats.completion_errors,
             tx_stalls: stats.tx_stalls,
+            lost_packets: stats.lost_packets,
+            torn: stats.torn,
+            stale_metadata: stats.stale_metadata,
         };
-        let known = out_size.min(size_of::<Counts>());
-        let out: *mut u8 = out.cast();
-        // SAFETY: not NULL, and the caller of the C function vouches for `out_size` bytes there.
-        unsafe {
-            ptr::copy_nonoverlapping(ptr::from_ref(&counts).cast(), out, known);
-            out.add(known).write_bytes(0, out_size - known);
-        }
+        // SAFETY: the caller of the C function vouches for them.
+        unsafe { hand_over(&counts, out, out_size) };
         Ok(())
     })
+}
+
+fn get_frame_metadata(call: &str, handle: Handle, slot: u32, out: *mut Metadata, out_size: usize) -> c_int {
+    done(call, handle, |t| {
+        if out.is_null() {
+            return Err(Refusal::Null("out"));
+        }
+        let ring = &t.up().ok_or(Refusal::NotSetUp)?.rx;
+        if slot >= ring.geometry().num_pages() {
+            return Err(Refusal::argument("slot", slot, "a slot of the RX ring"));
+        }
+        let told = frame_metadata(ring.slot(slot), ring.geometry())?;
+        let metadata = Metadata {
+            bytes_written: told.bytes_written,
+            first_data_seconds: told.first_data.seconds,
+            created_seconds: told.created.seconds,
+            first_data_nanoseconds: told.first_data.nanoseconds,
+            created_nanoseconds: told.created.nanoseconds,
+            flags: told.flags,
+            psn: told.psn.get(),
+            crc: told.crc,
+            frame_number: told.frame_number.into(),
+        };
+        // SAFETY: the caller of the C function vouches for them.
+        unsafe { hand_over(&metadata, out, out_size) };
+        Ok(())
+    })
+}
+
+/// Copies as much of `from` as there is room for, and zeros behind it, for a caller that knows more members.
+///
+/// # Safety
+/// `out` is not NULL and has `out_size` bytes that nobody else uses.
+unsafe fn hand_over<T: Copy>(from: &T, out: *mut T, out_size: usize) {
+    let known = out_size.min(size_of::<T>());
+    let out: *mut u8 = out.cast();
+    // SAFETY: at most the bytes of `from` and the `out_size` bytes that there are; the two are not the same memory.
+    unsafe {
+        ptr::copy_nonoverlapping(ptr::from_ref(from).cast(), out, known);
+        out.add(known).write_bytes(0, out_size - known);
+    }
 }
 
 fn set_option(call: &str, handle: Handle, key: *const c_char, value: *const c_char) -> c_int {

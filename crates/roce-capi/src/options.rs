@@ -1,7 +1,7 @@
 //! The options of `cpu_roce_set_option`: text in, builder calls out.
 
 use roce_core::Mtu;
-use roce_transport::{ConfigBuilder, ImmediateFormat, MemoryLock, OverrunPolicy};
+use roce_transport::{ConfigBuilder, ImmediateFormat, MemoryLock, OverrunPolicy, TornFrames};
 
 use crate::error::Refusal;
 
@@ -34,6 +34,17 @@ const OPTIONS: &[(&str, &str, Apply)] = &[
             _ => return None,
         };
         Some(b.overrun(policy))
+    }),
+    ("torn", "drop or deliver", |b, v| match v {
+        "drop" => Some(b.torn_frames(TornFrames::Drop)),
+        "deliver" => Some(b.torn_frames(TornFrames::Deliver)),
+        _ => None,
+    }),
+    ("frame_packets", "a number of packets", |b, v| Some(b.frame_packets(v.parse().ok()?))),
+    ("metadata", "on or off", |b, v| match v {
+        "on" => Some(b.metadata(true)),
+        "off" => Some(b.metadata(false)),
+        _ => None,
     }),
     ("hugepages", "on or off", |b, v| match v {
         "on" => Some(b.hugepages(true)),
@@ -82,6 +93,9 @@ mod tests {
             ("inline", "0 64 256"),
             ("immediate", "auto slot hsb hsb-2510 ignore"),
             ("overrun", "wait drop fail"),
+            ("torn", "drop deliver"),
+            ("frame_packets", "1 40"),
+            ("metadata", "off"),
             ("hugepages", "on off"),
             ("mlock", "try on off"),
             ("faults", "drop=0.5,seed=7"),
@@ -104,5 +118,7 @@ mod tests {
             }
         }
         assert!(try_option("rt_priority", "100").is_err());
+        let error = try_option("metadata", "on").expect_err("pages of 384 bytes, full of data");
+        assert!(error.contains("512 bytes, a page has 384"), "{error}");
     }
 }

@@ -76,6 +76,7 @@ fn c_type(rust: &str) -> &str {
         "*mut u32" => "uint32_t *",
         "*mut u64" => "uint64_t *",
         "*mut Counts" => "cpu_roce_stats_t *",
+        "*mut Metadata" => "cpu_roce_frame_metadata_t *",
         "c_int" => "int",
         "c_uint" => "unsigned",
         "usize" => "size_t",
@@ -131,22 +132,30 @@ fn the_callback_is_declared_as_it_is() {
     assert_eq!(rust, expected.map(squeeze));
 }
 
+/// Name and type of each member, as `types` writes them in C.
+fn members(text: &str, begin: &str, member: fn(&str) -> Option<(&str, &str)>) -> Vec<(String, String)> {
+    let body = text.split(begin).nth(1).expect("the struct");
+    let body = &body[..body.find('}').expect("its end")];
+    let owned = |(name, of_type): (&str, &str)| (name.to_owned(), of_type.to_owned());
+    body.lines().filter_map(|line| member(line.trim()).map(owned)).collect()
+}
+
 #[test]
-fn the_counters_have_the_members_of_the_header() {
-    let members = |text: &str, begin: &str, of_type: fn(&str) -> Option<&str>| -> Vec<String> {
-        let body = text.split(begin).nth(1).expect("the struct");
-        let body = &body[..body.find('}').expect("its end")];
-        body.lines().filter_map(|line| of_type(line.trim()).map(str::to_owned)).collect()
-    };
-    let rust = members(&read("src/ext.rs"), "pub struct Counts {", |line| {
-        line.strip_prefix("pub ")?.strip_suffix(": u64,")
-    });
+fn what_is_handed_out_has_the_members_of_the_header() {
+    let source = read("src/ext.rs");
     let header = c_code(&read("include/cudaq/realtime/cpu_transport/roce_wrapper_ext.h"));
-    let header = members(&header, "struct cpu_roce_stats_t {", |line| {
-        line.strip_prefix("uint64_t ")?.strip_suffix(';')
-    });
-    assert_eq!(rust, header);
-    assert_eq!(rust.len(), 7);
+    let structs = [("Counts", "cpu_roce_stats_t", 10), ("Metadata", "cpu_roce_frame_metadata_t", 9)];
+    for (rust, c, count) in structs {
+        let rust = members(&source, &format!("pub struct {rust} {{"), |line| {
+            let (name, of_type) = line.strip_prefix("pub ")?.strip_suffix(',')?.split_once(": ")?;
+            Some((name, if of_type == "u64" { "uint64_t" } else { "uint32_t" }))
+        });
+        let c = members(&header, &format!("struct {c} {{"), |line| {
+            line.strip_suffix(';')?.split_once(' ').map(|(of_type, name)| (name, of_type))
+        });
+        assert_eq!(rust, c);
+        assert_eq!(rust.len(), count);
+    }
 }
 
 #[test]

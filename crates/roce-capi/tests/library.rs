@@ -8,13 +8,14 @@ use std::process::Command;
 
 use common::{Installed, SONAME, library, stdout};
 
-const NAMES: [&str; 24] = [
+const NAMES: [&str; 25] = [
     "cpu_roce_blocking_monitor",
     "cpu_roce_close",
     "cpu_roce_connect",
     "cpu_roce_create_transceiver",
     "cpu_roce_destroy_transceiver",
     "cpu_roce_get_buffer_addr",
+    "cpu_roce_get_frame_metadata",
     "cpu_roce_get_num_pages",
     "cpu_roce_get_page_size",
     "cpu_roce_get_qp_number",
@@ -67,7 +68,7 @@ fn both_languages_take_the_headers_and_link() {
                function all[] = {{{}}};\n\
                for (unsigned i = 0; i < sizeof all / sizeof *all; i++)\n\
                  if (!all[i]) return 1;\n\
-               return sizeof(cpu_roce_tx_mode_t) == 4 && sizeof(cpu_roce_stats_t) == 56 ? 0 : 2;\n\
+               return sizeof(cpu_roce_tx_mode_t) == 4 && sizeof(cpu_roce_stats_t) == 80 ? 0 : 2;\n\
              }}\n",
             addresses.join(", ")
         );

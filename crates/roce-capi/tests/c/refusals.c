@@ -57,6 +57,8 @@ static size_t no_answer(void *ctx, const void *rx, void *tx, size_t size) {
 static void all_refuse(handle h) {
   uint32_t slot = 7;
   cpu_roce_stats_t counts;
+  cpu_roce_frame_metadata_t metadata;
+  CHECK(cpu_roce_get_frame_metadata(h, 0, &metadata, sizeof metadata) == 0);
   CHECK(cpu_roce_start(h) == 0);
   CHECK(cpu_roce_setup(h) == 0);
   CHECK(cpu_roce_connect(h, 1, "127.0.0.1", 1) == 0);
@@ -322,6 +324,26 @@ static void extensions(const char *ip, const char *ip_b) {
   CHECK(cpu_roce_get_stats(h, &longer.known, 16) == 1);
   CHECK(longer.known.received == 0 && longer.known.sent == 0 && longer.known.lost == 0xAAAAAAAAAAAAAAAAu);
   CHECK(cpu_roce_get_stats(h, &longer.known, 7) == 0 && cpu_roce_get_stats(h, NULL, 56) == 0);
+  cpu_roce_destroy_transceiver(h);
+
+  /* Frames of 130 bytes have their metadata at byte 256. */
+  h = MAKE(device_at(ip), 1, 130, 384, 8, NULL, 0, 0);
+  cpu_roce_frame_metadata_t metadata;
+  CHECK(cpu_roce_get_frame_metadata(h, 0, &metadata, sizeof metadata) == 0);
+  CHECK_TEXT(cpu_roce_last_error(h), "not set up");
+  CHECK(cpu_roce_set_option(h, "metadata", "on") == 1 && cpu_roce_set_option(h, "frame_packets", "0") == 0);
+  CHECK(cpu_roce_setup(h) == 1);
+  unsigned char *block = (unsigned char *)cpu_roce_get_rx_ring_data_addr(h) + 7 * 384 + 256;
+  for (unsigned i = 0; i < 48; i++)
+    block[i] = (unsigned char)i;
+  CHECK(cpu_roce_get_frame_metadata(h, 7, &metadata, sizeof metadata) == 1);
+  CHECK(metadata.flags == 0x00010203 && metadata.psn == 0x050607 && metadata.crc == 0x08090a0b);
+  CHECK(metadata.first_data_seconds == 0x0c0d0e0f10111213 && metadata.first_data_nanoseconds == 0x14151617);
+  CHECK(metadata.bytes_written == 0x18191a1b1c1d1e1f && metadata.frame_number == 0x2223);
+  CHECK(metadata.created_seconds == 0x2425262728292a2b && metadata.created_nanoseconds == 0x2c2d2e2f);
+  CHECK(cpu_roce_get_frame_metadata(h, 8, &metadata, sizeof metadata) == 0);
+  CHECK_TEXT(cpu_roce_last_error(h), "slot is 8");
+  CHECK(cpu_roce_get_frame_metadata(h, 7, NULL, sizeof metadata) == 0);
   cpu_roce_destroy_transceiver(h);
 }
 

@@ -23,7 +23,7 @@ typedef enum cpu_roce_state_t {
   CPU_ROCE_STATE_CLOSED = 5
 } cpu_roce_state_t;
 
-/* Messages since creation. Later versions add members at the end. */
+/* Since creation; messages where nothing else is said. Later versions add members at the end. */
 typedef struct cpu_roce_stats_t {
   /* Arrived whole. */
   uint64_t received;
@@ -39,7 +39,31 @@ typedef struct cpu_roce_stats_t {
   uint64_t completion_errors;
   /* Times that a published slot waited for room in the send queue. */
   uint64_t tx_stalls;
+  /* Packets that are missing: on soft devices exactly; else, with immediates hsb and hsb-2510, all packets of the frames
+   * that never came. */
+  uint64_t lost_packets;
+  /* Frames of several packets of which one is missing, though the last one came. Only soft devices see it. */
+  uint64_t torn;
+  /* Frames with the metadata of another one: overwritten before they were seen. With the option metadata only. */
+  uint64_t stale_metadata;
 } cpu_roce_stats_t;
+
+/* What an FPGA tells of a frame. Times are those of its clock. Later versions add members at the end. */
+typedef struct cpu_roce_frame_metadata_t {
+  /* Bytes of data. */
+  uint64_t bytes_written;
+  uint64_t first_data_seconds;
+  uint64_t created_seconds;
+  uint32_t first_data_nanoseconds;
+  uint32_t created_nanoseconds;
+  /* 1: the frame ended early. 2: it ended by its bytes per window alone. */
+  uint32_t flags;
+  /* Of the packet with the immediate. */
+  uint32_t psn;
+  uint32_t crc;
+  /* Counts frames, in 16 bits. */
+  uint32_t frame_number;
+} cpu_roce_frame_metadata_t;
 
 /*
  * The text of the last refusal of this handle, or, for NULL, of the last create by this thread that was refused. "" when
@@ -52,6 +76,14 @@ const char *cpu_roce_last_error(cpu_roce_transceiver_t handle);
  * it was compiled with, and 0 in those that the library does not know. 0 for NULL and for less than one member.
  */
 int cpu_roce_get_stats(cpu_roce_transceiver_t handle, cpu_roce_stats_t *out, size_t out_size);
+
+/*
+ * The metadata behind the frame in an RX slot, from setup to close. They are those of a message while its slot is yours:
+ * in the rings until its flag is cleared, in unified mode until the peer comes round to it. 0 where a page ends before
+ * the metadata do. out_size is sizeof(cpu_roce_frame_metadata_t), as for cpu_roce_get_stats.
+ */
+int cpu_roce_get_frame_metadata(cpu_roce_transceiver_t handle, uint32_t slot, cpu_roce_frame_metadata_t *out,
+                                size_t out_size);
 
 /*
  * Before setup. 0 for a key or a value that does not exist; the refusal lists those that do.
@@ -71,6 +103,10 @@ int cpu_roce_get_stats(cpu_roce_transceiver_t handle, cpu_roce_stats_t *out, siz
  *                                               the slot is given back (default)
  *                drop                           go on
  *                fail                           stop with an error
+ *   torn         drop or deliver                what becomes of a frame of which a packet is missing (default: drop)
+ *   frame_packets  a number of packets          of a frame, metadata included, as an FPGA sends it; by default learned
+ *   metadata     on or off                      an FPGA puts metadata behind each frame: pages must have room (default:
+ *                                               off)
  *   hugepages    on or off                      the rings' memory from the pool of huge pages
  *   mlock        try, on or off                 lock the rings into RAM: a refusal is told (try, default), or fails setup
  *   faults       as in drop=0.02,seed=7         faults of what a soft device sends, to test with
