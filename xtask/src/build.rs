@@ -22,8 +22,15 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Builds the named ones, optimised, and nothing that only others need; returns where they are.
+pub(crate) fn only(names: &[&str]) -> Result<Vec<PathBuf>> {
+    let mut build = cargo::command(["build", "--release", "--package", PACKAGE, "--no-default-features"]);
+    build.args(names.iter().flat_map(|name| ["--bin", name]));
+    cargo::build_programs(build)
+}
+
 /// Builds them; returns where they are.
-pub(crate) fn programs(release: bool) -> Result<Vec<PathBuf>> {
+fn programs(release: bool) -> Result<Vec<PathBuf>> {
     let mut build = cargo::command(["build", "--package", PACKAGE, "--bins"]);
     if release {
         build.arg("--release");

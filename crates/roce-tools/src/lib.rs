@@ -24,6 +24,7 @@ mod error;
 pub mod handlers;
 pub mod hsb;
 pub mod output;
+#[cfg(feature = "perf")]
 pub mod perf;
 pub mod playback;
 pub mod service;

@@ -312,10 +312,12 @@ fn can_build_verbs() -> bool {
     Path::new("/usr/include/infiniband/verbs.h").is_file()
 }
 
+/// Those of a run: the software FPGA, the bridge, the playback tool.
+pub(super) const PROGRAMS: [&str; 3] = ["hsb-fpga-emulator", "hsb-bridge-cpu", "hsb-fpga-playback"];
+
 /// Where programs are that were built before.
 pub(super) fn programs_in(dir: &Path) -> Result<[PathBuf; 3]> {
-    let names = ["hsb-fpga-emulator", "hsb-bridge-cpu", "hsb-fpga-playback"];
-    let paths = names.map(|name| dir.join(name));
+    let paths = PROGRAMS.map(|name| dir.join(name));
     for path in &paths {
         ensure!(path.is_file(), "--programs: there is no {}", path.display());
     }

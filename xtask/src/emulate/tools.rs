@@ -24,12 +24,9 @@ impl Programs {
         if verbs {
             return Self::built_in(&build::verbs_programs()?);
         }
-        let built = build::programs(true)?;
-        Ok(Self {
-            emulator: cargo::named(&built, "hsb-fpga-emulator")?,
-            bridge: cargo::named(&built, "hsb-bridge-cpu")?,
-            playback: cargo::named(&built, "hsb-fpga-playback")?,
-        })
+        let built = build::only(&link::PROGRAMS)?;
+        let [emulator, bridge, playback] = link::PROGRAMS.map(|name| cargo::named(&built, name));
+        Ok(Self { emulator: emulator?, bridge: bridge?, playback: playback? })
     }
 }
 
