@@ -57,6 +57,9 @@ struct Reach {
     /// [default: 30].
     #[arg(long, value_name = "S", value_parser = number::<u32>, global = true)]
     timeout: Option<u32>,
+    /// Ask for one register at a time [default: as the board's kind has it, where it was discovered, else blocks].
+    #[arg(long, global = true)]
+    no_blocks: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -197,7 +200,8 @@ impl Reach {
         let timing = Timing { first_timeout: patience, timeout: patience, ..Timing::default() };
         let client = BlockingClient::connect(peer, timing)?;
         let kind = board.as_ref().and_then(|board| board.kind);
-        Ok(Session { client: client.with_block_access(kind.is_none_or(|kind| kind.block_access)), board })
+        let blocks = !self.no_blocks && kind.is_none_or(|kind| kind.block_access);
+        Ok(Session { client: client.with_block_access(blocks), board })
     }
 }
 

@@ -1,7 +1,9 @@
 //! The program `hsb` against the software FPGA, in both of its personalities.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::thread;
 
+use roce_rendezvous::hsb::ecb::{Command, Pair, Request, Response, Status};
 use serde_json::Value;
 
 use crate::harness::{EMULATOR, Ended, Fpga, HSB, Program, address, run, words};
@@ -132,6 +134,46 @@ fn a_board_is_started_and_restarted() {
         assert_eq!(forgotten, personality == "fpga", "the other emulator does not restart");
         good(run(HSB, &format!("read 0x80 --control-port 8193 --listen {listen}:12267 --timeout 2")));
     }
+}
+
+/// A board that takes one register at a time, until an empty datagram comes. Each register holds its own address.
+fn board_without_blocks() -> (String, thread::JoinHandle<()>) {
+    let socket = UdpSocket::bind((address(), 0)).expect("a port");
+    let at = socket.local_addr().expect("its address");
+    let serve = move || {
+        let mut bytes = [0; 2048];
+        loop {
+            let (len, from) = socket.recv_from(&mut bytes).expect("a request");
+            let Ok(request) = Request::parse(&bytes[..len]) else { return };
+            let answer = match request.command {
+                Command::ReadDword | Command::WriteDword => {
+                    let Pair { address, .. } = request.pairs[0];
+                    Response::to(
+                        &request,
+                        Status::Success,
+                        vec![Pair::new(address, address)],
+                        request.sequence,
+                    )
+                }
+                _ => Response::refusal(request.head(), Status::InvalidCommand, 0),
+            };
+            socket.send_to(&answer.encode(), from).expect("the way back");
+        }
+    };
+    (format!("--hsb-ip {} --control-port {}", at.ip(), at.port()), thread::spawn(serve))
+}
+
+#[test]
+fn a_board_at_an_address_may_take_one_register_at_a_time() {
+    let (board, serving) = board_without_blocks();
+    let words = fails(run(HSB, &format!("{board} read 0x1000 2")), 1);
+    assert!(words.contains("unknown command"), "{words}");
+    let block = good(run(HSB, &format!("{board} --no-blocks read 0x1000 2")));
+    assert_eq!(block, "0x00001000: 0x00001000\n0x00001004: 0x00001004\n");
+    let mut at = board.split_whitespace().skip(1).step_by(2);
+    let peer = format!("{}:{}", at.next().unwrap_or(""), at.next().unwrap_or(""));
+    UdpSocket::bind((address(), 0)).expect("a port").send_to(&[], peer).expect("loopback");
+    serving.join().expect("it served");
 }
 
 #[test]
