@@ -70,7 +70,9 @@ impl Drop for Service {
     }
 }
 
-fn calls(service: &[&str], depth: &str, times: u64) {
+/// `ROCE_TEST_CALLS` of them.
+fn calls(service: &[&str], depth: &str) {
+    let times = var("ROCE_TEST_CALLS").map_or(100_000, |calls| calls.parse().unwrap());
     let service = Service::start(service);
     let repeat = times.to_string();
     let output =
@@ -89,25 +91,25 @@ fn calls(service: &[&str], depth: &str, times: u64) {
 #[test]
 #[ignore = "needs the RDMA device that ROCE_TEST_DEVICE names"]
 fn one_in_flight() {
-    calls(&["--dispatch", "unified"], "1", 100_000);
+    calls(&["--dispatch", "unified"], "1");
 }
 
 #[test]
 #[ignore = "needs the RDMA device that ROCE_TEST_DEVICE names"]
 fn four_in_flight() {
-    calls(&["--dispatch", "ring"], "4", 100_000);
+    calls(&["--dispatch", "ring"], "4");
 }
 
 #[test]
 #[ignore = "needs the RDMA device that ROCE_TEST_DEVICE names"]
 fn sixty_four_in_flight() {
-    calls(&["--dispatch", "ring"], "64", 100_000);
+    calls(&["--dispatch", "ring"], "64");
 }
 
 #[test]
 #[ignore = "needs the RDMA device that ROCE_TEST_DEVICE names"]
 fn sixty_four_in_flight_answered_by_sends() {
-    calls(&["--dispatch", "unified", "--tx-mode", "send"], "64", 10_000);
+    calls(&["--dispatch", "unified", "--tx-mode", "send"], "64");
 }
 
 #[test]

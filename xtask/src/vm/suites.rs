@@ -25,6 +25,8 @@ passed, 1 not. See docs/vm.md.
 
   --only TEXT   only suites whose name has TEXT in it, such as lo or roce-verbs
   --verbose     show the messages of the guest's kernel too
+
+ROCE_TEST_CALLS in the environment says how many device calls each test of them makes (2000; 100000 take minutes).
 ";
 
 const DEVICE_USAGE: &str = "\
@@ -39,6 +41,10 @@ docs/hardware.md. The environment says on what:
   ROCE_TEST_INTERFACE        the device's interface: some tests run only with this. They give it addresses and take them
                              away, and take it down and up again; needs root
 ";
+
+/// How many calls the tests of device calls make. The machine's processor is an emulated one.
+const CALLS: &str = "ROCE_TEST_CALLS";
+const FEW_CALLS: &str = "2000";
 
 /// How long one machine's tests may take together.
 const TIMEOUT: Duration = Duration::from_secs(1200);
@@ -98,6 +104,7 @@ const SUITES: &[Suite] = &[
     verbs("device", Net::Veth, 9000, PAIR),
     conformance("device", Net::Veth, 9000, PAIR),
     whole_path("device_emulation", Net::Veth, PAIR),
+    whole_path("device_calls", Net::Veth, PAIR),
     whole_path(C_PROGRAMS, Net::Veth, PAIR_FOR_C),
     conformance("network", Net::Veth, 9000, UNPLUGGED),
     verbs("link_down", Net::Veth, 9000, UNPLUGGED),
@@ -214,7 +221,7 @@ fn for_devices(interface: bool) -> Vec<&'static Suite> {
     let mut suites: Vec<&Suite> = Vec::new();
     for suite in SUITES {
         let wanted = match suite.test {
-            UNIT | "device" | "device_emulation" => true,
+            UNIT | "device" | "device_emulation" | "device_calls" => true,
             test => interface && changes_interface(test),
         };
         if wanted && !suites.iter().any(|other| (other.package, other.test) == (suite.package, suite.test)) {
@@ -322,7 +329,11 @@ fn run_together(host: &Host, suites: &[(&Suite, PathBuf)]) -> Result<(Vec<Outcom
     let first = suites[0].0;
     let job = Job {
         task: Task::Command(vec!["sh".into(), "-c".into(), script(suites, Env::OfTheSuite)]),
-        env: vec![("TERM".to_owned(), "dumb".into()), ("RUST_BACKTRACE".to_owned(), "1".into())],
+        env: vec![
+            ("TERM".to_owned(), "dumb".into()),
+            ("RUST_BACKTRACE".to_owned(), "1".into()),
+            (CALLS.to_owned(), std::env::var_os(CALLS).unwrap_or_else(|| FEW_CALLS.into())),
+        ],
         cwd: "/".into(),
         net: first.net,
         mtu: first.mtu,
@@ -541,7 +552,13 @@ mod tests {
         };
         assert_eq!(
             names(false),
-            ["roce-verbs unit", "roce-verbs device", "roce-conformance device", "xtask device_emulation"]
+            [
+                "roce-verbs unit",
+                "roce-verbs device",
+                "roce-conformance device",
+                "xtask device_emulation",
+                "xtask device_calls"
+            ]
         );
         assert_eq!(names(true)[4..], ["roce-conformance network", "roce-verbs link_down"]);
     }
