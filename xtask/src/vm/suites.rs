@@ -560,7 +560,7 @@ mod tests {
                 "xtask device_calls"
             ]
         );
-        assert_eq!(names(true)[4..], ["roce-conformance network", "roce-verbs link_down"]);
+        assert_eq!(names(true)[5..], ["roce-conformance network", "roce-verbs link_down"]);
     }
 
     #[test]
