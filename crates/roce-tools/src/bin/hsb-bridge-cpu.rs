@@ -13,7 +13,7 @@ use roce_tools::cli::{FaultOptions, JsonTarget, exit_code, number, parse};
 use roce_tools::output::{Output, announce, init_logging};
 use roce_tools::workload::load_graph;
 use roce_tools::{Error, handlers, signal};
-use roce_transport::{Config, Mode, SpinPolicy};
+use roce_transport::{Config, ImmediateFormat, Mode, SpinPolicy};
 
 /// Receives an FPGA's requests over RoCEv2, calls the functions, and sends the answers back.
 ///
@@ -46,6 +46,10 @@ struct Options {
     /// The largest payload, in bytes; 24 bytes of header come on top.
     #[arg(long, value_name = "BYTES", value_parser = number::<u32>, default_value = "8")]
     payload_size: u32,
+    /// Where the FPGA's immediate has the slot: hsb, with HSB IP 0x2603 and later; hsb-2510, before; auto is hsb for up to
+    /// 4096 slots, without the packet number.
+    #[arg(long, value_name = "FORMAT", value_parser = immediate, default_value = "auto")]
+    immediate: ImmediateFormat,
     /// End after so many seconds.
     #[arg(long, value_name = "S", value_parser = number::<u32>, default_value = "60")]
     timeout: u32,
@@ -106,6 +110,15 @@ fn run(options: Options) -> Result<bool, Error> {
     report.error.map_or(Ok(true), Err)
 }
 
+fn immediate(name: &str) -> Result<ImmediateFormat, String> {
+    match name {
+        "auto" => Ok(ImmediateFormat::Auto),
+        "hsb" => Ok(ImmediateFormat::Hsb),
+        "hsb-2510" => Ok(ImmediateFormat::Hsb2510),
+        other => Err(format!("`{other}` is none; take auto, hsb or hsb-2510")),
+    }
+}
+
 impl Options {
     fn config(&self) -> Result<Config, Error> {
         let qpn = Qpn::new(self.remote_qp).map_err(|e| Error::Options(format!("--remote-qp: {e}")))?;
@@ -116,6 +129,7 @@ impl Options {
             .page_size(self.page_size)
             .frame_size(self.payload_size.saturating_add(header))
             .mode(self.mode())
+            .immediate(self.immediate)
             .peer(PeerEndpoint { qpn, rkey: None, ip: self.peer_ip })
             .spin(self.spin());
         if let Some(ip) = self.local_ip {

@@ -76,6 +76,17 @@ fn forward_echoes_every_message() {
 }
 
 #[test]
+fn boards_before_and_after_the_immediate_changed() {
+    for (version, format) in [("0x2510", "hsb-2510"), ("0x2602", "hsb-2510"), ("0x2603", "hsb")] {
+        let fpga = Fpga::start(&format!("--hsb-ip-version {version}"));
+        let (bridge, reach) = bridge(&fpga, &format!("--num-pages 4 --immediate {format}"));
+        passes(&fpga, reach, "--num-messages 40 --num-pages 4 --spacing-us 0");
+        let ended = bridge.stop();
+        assert!(ended.stdout.contains("received 40, sent 40"), "{version}: {}", ended.stdout);
+    }
+}
+
+#[test]
 fn a_decoder_that_is_wrong_on_both_sides_is_found() {
     // No error flips the observable: bridge and playback agree that it never does.
     let model = fs::read_to_string(data("surface_d5_r5.dem")).expect("there");
