@@ -95,6 +95,10 @@ macro_rules! for_every_link {
                 a_cleared_flag_frees_the_slot
                 a_published_unified_slot_is_free
             }
+            frames {
+                frames_of_many_writes
+                frames_of_many_writes_in_every_mode
+            }
             overruns {
                 drop_goes_on_with_the_newest
                 wait_stops_until_the_slot_is_free
@@ -155,7 +159,7 @@ macro_rules! table {
 /// Runs the case of that name; panics when it fails, or when [`for_every_link!`](crate::for_every_link) has no such name.
 pub fn run<L: Links>(name: &str, links: &L) {
     use queue_pair::{lifetimes, messages, refusals};
-    use transceiver::{endings, modes, overruns, rings, setups};
+    use transceiver::{endings, frames, modes, overruns, rings, setups};
     find(&for_every_link!(table), name)(links);
 }
 

@@ -23,21 +23,21 @@ const DEPTH: u32 = 64;
 const REGION: u32 = 192 << 10;
 
 /// The queue pairs of a link.
-type QpOf<L> = <<L as Links>::Device as Device>::Qp;
+pub(crate) type QpOf<L> = <<L as Links>::Device as Device>::Qp;
 
 /// A queue pair in INIT.
-struct Unconnected<Q> {
+pub(crate) struct Unconnected<Q> {
     qp: Q,
     rx: Memory,
     tx: Memory,
 }
 
 /// A connected queue pair.
-struct End<Q: UcQp> {
+pub(crate) struct End<Q: UcQp> {
     send: Q::Send,
     recv: Q::Recv,
-    rx: Memory,
-    tx: Memory,
+    pub(crate) rx: Memory,
+    pub(crate) tx: Memory,
     peer: PeerEndpoint,
     mtu: Mtu,
     stats: Arc<dyn WireStats>,
@@ -47,7 +47,7 @@ fn attr(rx: &Memory, tx: &Memory, mtu: Option<Mtu>) -> QpAttr {
     QpAttr { rx: rx.region(), tx: tx.region(), send_depth: DEPTH, recv_depth: DEPTH, mtu }
 }
 
-fn queue_pair<D: Device>(device: &D, mtu: Option<Mtu>) -> Unconnected<D::Qp> {
+pub(crate) fn queue_pair<D: Device>(device: &D, mtu: Option<Mtu>) -> Unconnected<D::Qp> {
     let (rx, tx) = (Memory::new(REGION), Memory::new(REGION));
     let qp = device.create_qp(&attr(&rx, &tx, mtu)).expect("a queue pair");
     Unconnected { qp, rx, tx }
@@ -64,11 +64,11 @@ fn connect<Q: UcQp>(a: Unconnected<Q>, b: Unconnected<Q>) -> (End<Q>, End<Q>) {
 }
 
 impl<Q: UcQp> Unconnected<Q> {
-    fn endpoint(&self) -> PeerEndpoint {
+    pub(crate) fn endpoint(&self) -> PeerEndpoint {
         PeerEndpoint { qpn: self.qp.qpn(), rkey: Some(self.qp.rkey()), ip: self.qp.local_ip() }
     }
 
-    fn connect(self, peer: &PeerEndpoint) -> End<Q> {
+    pub(crate) fn connect(self, peer: &PeerEndpoint) -> End<Q> {
         let (mtu, stats) = (self.qp.path_mtu(), self.qp.wire_stats());
         let (send, recv) = self.qp.connect(peer).unwrap_or_else(|e| panic!("connect: {}", e.error));
         End { send, recv, rx: self.rx, tx: self.tx, peer: *peer, mtu, stats }
@@ -76,12 +76,12 @@ impl<Q: UcQp> Unconnected<Q> {
 }
 
 impl<Q: UcQp> End<Q> {
-    fn post(&mut self, id: u32, offset: u64, len: u32) {
+    pub(crate) fn post(&mut self, id: u32, offset: u64, len: u32) {
         self.recv.post_recv(RecvWr { id, offset, len }).expect("room for a receive");
     }
 
     /// A WRITE to the peer.
-    fn write(&self, addr: u64, imm: Option<u32>) -> Verb {
+    pub(crate) fn write(&self, addr: u64, imm: Option<u32>) -> Verb {
         Verb::Write { addr, rkey: self.peer.rkey.expect("known since connect"), imm }
     }
 
@@ -93,16 +93,16 @@ impl<Q: UcQp> End<Q> {
         self.flush();
     }
 
-    fn stage(&mut self, sge: Sge, verb: Verb) {
+    pub(crate) fn stage(&mut self, sge: Sge, verb: Verb) {
         stage_waiting(&mut self.send, &SendWr { sge, verb });
     }
 
-    fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         flush_all(&mut self.send);
     }
 
     /// A completion, if there is one.
-    fn poll(&mut self) -> Option<RecvCompletion> {
+    pub(crate) fn poll(&mut self) -> Option<RecvCompletion> {
         let mut out = [RecvCompletion::EMPTY];
         let n = self.recv.poll(&mut out).expect("a good queue pair");
         (n == 1).then(|| alone(out[0]))

@@ -1,6 +1,7 @@
 //! Cases for transceivers.
 
 pub(crate) mod endings;
+pub(crate) mod frames;
 pub(crate) mod losses;
 pub(crate) mod modes;
 pub(crate) mod overruns;
