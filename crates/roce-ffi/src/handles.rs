@@ -7,7 +7,7 @@
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam_utils::CachePadded;
@@ -57,6 +57,8 @@ impl Entries for () {
 /// No handle is given out twice.
 pub struct Handles<T, P, E: 'static = ()> {
     tag: u16,
+    /// Where the next object is looked a place for. A place favours only so many threads ever, so all are used in turn.
+    next: AtomicUsize,
     places: [CachePadded<Place<T, P, E>>; CAPACITY],
 }
 
@@ -90,12 +92,14 @@ impl<T, P, E: Entries> Handles<T, P, E> {
     /// When the top bits of a pointer could be equal to `tag`: for 0 and 0xFFFF.
     pub const fn new(tag: u16) -> Self {
         assert!(tag != 0 && tag != 0xFFFF);
-        Self { tag, places: [const { CachePadded::new(Place::new()) }; CAPACITY] }
+        Self { tag, next: AtomicUsize::new(0), places: [const { CachePadded::new(Place::new()) }; CAPACITY] }
     }
 
     /// Takes an object in and gives its handle; `None` when the table is full.
     pub fn insert(&self, object: T) -> Option<*mut c_void> {
-        for (at, place) in self.places.iter().enumerate() {
+        let first = self.next.load(Ordering::Relaxed);
+        for at in (first..CAPACITY).chain(0..first) {
+            let place = &self.places[at];
             let mut entry = place.lock();
             // A place whose generations are used up stays empty.
             if entry.object.is_none() && entry.generation < u32::MAX {
@@ -103,6 +107,7 @@ impl<T, P, E: Entries> Handles<T, P, E> {
                 let handle = self.encode(at, entry.generation);
                 entry.object = Some(Arc::new(object));
                 place.port.with_lock(|p| *p = Port { handle, port: None });
+                self.next.store((at + 1) % CAPACITY, Ordering::Relaxed);
                 return Some(ptr::without_provenance_mut(handle));
             }
         }
@@ -280,6 +285,17 @@ mod tests {
         Box::leak(Box::new(Table::new(0xC0DE)))
     }
 
+    /// A new object in the place that a handle had.
+    fn insert_again(table: &Table, earlier: *mut c_void, object: &str) -> *mut c_void {
+        loop {
+            let handle = table.insert(object.into()).expect("room");
+            if (handle.addr() ^ earlier.addr()) & PLACE_MASK == 0 {
+                return handle;
+            }
+            table.remove(handle).expect("live");
+        }
+    }
+
     #[test]
     fn bad_handles_are_told_apart() {
         let table = table();
@@ -301,7 +317,7 @@ mod tests {
         let first = table.insert("a".into()).expect("room");
         assert_eq!(*table.remove(first).expect("live"), "a");
         assert_eq!(table.remove(first), Err(BadHandle::Stale(first.addr())));
-        let second = table.insert("b".into()).expect("room");
+        let second = insert_again(table, first, "b");
         assert_ne!(first, second);
         assert_eq!(table.get(first), Err(BadHandle::Stale(first.addr())));
         assert_eq!(*table.get(second).expect("live"), "b");
@@ -353,6 +369,34 @@ mod tests {
         assert!(!favours(handle) && !favours(ptr::without_provenance_mut(!address)), "the port is gone");
     }
 
+    /// One object after the other, each with a thread of its own while the earlier ones live on.
+    #[test]
+    fn new_threads_become_favourites_of_new_objects() {
+        let table = table();
+        let over = Mutex::new(());
+        std::thread::scope(|scope| {
+            let hold = over.lock().expect("ours");
+            for life in 0..20 {
+                let handle = table.insert("a".into()).expect("room");
+                assert!(table.attach(handle, || Some((1, &()))));
+                let (address, (told, tell)) = (handle.addr(), std::sync::mpsc::channel());
+                let over = &over;
+                scope.spawn(move || {
+                    let handle = ptr::without_provenance_mut(address);
+                    assert_eq!((0..100).filter_map(|_| table.port(handle, |p| *p)).count(), 100);
+                    // SAFETY: the place is that of the handle.
+                    let favoured = unsafe { table.place_of(handle).favourite(handle) }.is_some();
+                    told.send(favoured).expect("it listens");
+                    drop(over.lock());
+                });
+                let favoured = tell.recv().expect("it tells");
+                table.remove(handle).expect("live");
+                assert!(favoured || cfg!(not(target_os = "linux")), "not the thread of life {life}");
+            }
+            drop(hold);
+        });
+    }
+
     #[test]
     fn a_port_belongs_to_its_handle_alone() {
         let table = table();
@@ -364,7 +408,7 @@ mod tests {
         table.remove(first).expect("live");
         assert_eq!(table.port(first, |p| *p), None);
         assert!(!table.attach(first, || Some((3, &()))), "a stale handle gets none");
-        let second = table.insert("b".into()).expect("room");
+        let second = insert_again(table, first, "b");
         assert_eq!(table.port(second, |p| *p), None);
         assert!(!table.attach(second, || None));
         assert!(table.attach(second, || Some((4, &()))));

@@ -95,12 +95,16 @@ static void bad_handles(const char *ip, const char *ip_b) {
   cpu_roce_destroy_transceiver(first);
   all_refuse(first);
   CHECK_TEXT(cpu_roce_last_error(first), "destroyed before");
-  /* The place in the table is used again; the old handle stays stale, and does not touch the new one. */
-  handle second = create(ip, THREADS, SEND);
-  CHECK(second != first);
-  all_refuse(first);
-  CHECK(cpu_roce_get_state(second) == CPU_ROCE_STATE_CREATED);
-  cpu_roce_destroy_transceiver(second);
+  /* Its place in the table is used again, after all others; the old handle stays stale, and does not touch the new one. */
+  for (int i = 0; i < 1000; i++) {
+    handle next = create(ip, THREADS, SEND);
+    CHECK(next != first && cpu_roce_get_state(next) == CPU_ROCE_STATE_CREATED);
+    if (i % 100 == 0)
+      all_refuse(first);
+    cpu_roce_destroy_transceiver(first);
+    CHECK(cpu_roce_get_state(next) == CPU_ROCE_STATE_CREATED);
+    cpu_roce_destroy_transceiver(next);
+  }
 }
 
 /* Getters before set-up and after close. */
