@@ -215,8 +215,7 @@ impl Received {
 #[derive(Debug, Clone, Copy, Eq)]
 #[repr(C, align(8))]
 pub struct Lead {
-    /// Packets whose bytes are not in the region: they never came, or were dropped. One that comes late stays among
-    /// them, unless it was the only one.
+    /// Packets whose bytes are not in the region yet: they never came, come late, or were dropped.
     pub missed: u32,
     /// Packets right ahead of this message that came one behind the other, none missing between: at most back to the
     /// message completed before.

@@ -289,6 +289,13 @@ async fn life_with_an_fpga(personality: Personality, mode: Mode) {
     assert_eq!(rendezvous.client().read(0x1000).await.unwrap(), 0);
     let messages = u64::from(PASSES * WINDOWS);
     host.has_echoed(messages).await;
+    // An FPGA has a packet for the metadata, the emulator puts them behind the last data.
+    let packets = if personality == Personality::Fpga { 3 } else { 2 };
+    let wire = host.transceiver.stats().wire;
+    assert_eq!(
+        wire.iter().find(|(name, _)| *name == "rx_packets"),
+        Some(&("rx_packets", packets * messages))
+    );
     // An FPGA begins with page 0, the emulator with page 1.
     let first = u32::from(personality == Personality::Lenient);
     let seen = host.finish();

@@ -1,7 +1,7 @@
 //! The states of a transceiver, and the calls that lead from one to the next.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -74,12 +74,15 @@ impl Shared {
     }
 
     pub(crate) fn stop(&self) {
-        self.open_slots.store(0, Ordering::Relaxed);
+        // Release: whoever sees the stop finds the error, by the fence in `stopped_by`.
+        self.open_slots.store(0, Ordering::Release);
     }
 
     /// Why nothing goes on once it is stopped.
     #[cold]
     pub(crate) fn stopped_by(&self) -> Box<Error> {
+        // Acquire, with the release in `stop`: the hot path looks at the slots relaxed.
+        fence(Ordering::Acquire);
         Box::new(self.error().unwrap_or(Error::Closed))
     }
 

@@ -51,18 +51,30 @@ impl Fpga {
 
     /// A frame to `page`, but for those of its packets.
     fn frame_without(&mut self, page: u32, missing: &[usize]) {
+        for (at, packet) in self.next_frame(page).into_iter().enumerate() {
+            if !missing.contains(&at) {
+                self.send(&packet);
+            }
+        }
+    }
+
+    fn send(&self, packet: &[u8]) {
+        self.socket.send_to(packet, self.flow.dst).expect("sent");
+    }
+
+    /// The packets of a frame to `page`.
+    fn next_frame(&mut self, page: u32) -> Vec<Vec<u8>> {
         let parts = self.parts();
         let last = parts.len() - 1;
+        let mut packets = Vec::new();
         for (at, (offset, payload)) in parts.into_iter().enumerate() {
             let imm = (at == last).then(|| self.layout.encode(page, self.psn));
             let addr = u64::from(page) * self.page_size as u64 + offset as u64;
-            let packet = self.packet(addr, &payload, imm);
-            if !missing.contains(&at) {
-                self.socket.send_to(&packet, self.flow.dst).expect("sent");
-            }
+            packets.push(self.packet(addr, &payload, imm));
             self.psn = self.psn.next();
         }
         self.frames += 1;
+        packets
     }
 
     fn frame(&mut self, page: u32) {
@@ -332,7 +344,7 @@ fn pages_that_the_ring_has_not_are_dropped() {
     take(&mut unified, 0);
     // An immediate that names no page, from a packet that lies in the ring.
     let imm = fpga.layout.encode(PAGES, fpga.psn);
-    fpga.socket.send_to(&fpga.packet(0, &[], Some(imm)), fpga.flow.dst).expect("sent");
+    fpga.send(&fpga.packet(0, &[], Some(imm)));
     fpga.psn = fpga.psn.next();
     wait_until("the drop", || {
         assert_eq!(unified.rx_poll().expect("open"), None);
@@ -408,6 +420,57 @@ fn torn_frames_are_not_sent_back() {
     running.join().expect("no panic").expect("no error");
 }
 
+/// Packets that are lost, doubled, or overtaken by the next one: whatever is handed out is whole, and all that is whole
+/// is handed out.
+#[test]
+fn on_a_bad_link_only_whole_frames_are_handed_out() {
+    const FRAMES: u16 = 3000;
+    let (transceiver, mut unified, mut fpga) = unified(Shape::FOUR, |c| c.frame_packets(4));
+    let mut chance = 1_u64;
+    let mut one_in = |n: u64| {
+        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (chance >> 33).is_multiple_of(n)
+    };
+    let mut way: Vec<(u16, usize, Vec<u8>)> = Vec::new();
+    for frame in 0..FRAMES {
+        for (at, packet) in fpga.next_frame(u32::from(frame) % PAGES).into_iter().enumerate() {
+            if frame > 0 && one_in(20) {
+                continue;
+            }
+            if one_in(20) {
+                way.push((frame, at, packet.clone()));
+            }
+            way.push((frame, at, packet));
+            let end = way.len() - 1;
+            if frame > 0 && one_in(20) {
+                way.swap(end - 1, end);
+            }
+        }
+    }
+    let mut landed = vec![[false; 4]; FRAMES.into()];
+    let (mut whole, mut torn) = (0, 0);
+    for (frame, at, packet) in way {
+        fpga.send(&packet);
+        landed[usize::from(frame)][at] = true;
+        let got = unified.rx_poll().expect("open");
+        let is_whole = landed[usize::from(frame)] == [true; 4];
+        assert_eq!(
+            got,
+            (at == 3 && is_whole).then_some(u32::from(frame) % PAGES),
+            "frame {frame}, packet {at}"
+        );
+        if at == 3 {
+            (whole, torn) = (whole + u64::from(is_whole), torn + u64::from(!is_whole));
+        }
+        if let Some(slot) = got {
+            assert_eq!(bytes_of(&unified, slot), content(frame, Shape::FOUR.frame_size));
+        }
+    }
+    assert!(whole > 2000 && torn > 200, "{whole} and {torn}: too few to tell");
+    let stats = counts(&transceiver);
+    assert_eq!((stats.received, stats.torn), (whole, torn));
+}
+
 #[test]
 fn the_default_finds_torn_frames_too() {
     let (transceiver, mut unified, mut fpga) = unified(Shape::FOUR, |c| c.immediate(ImmediateFormat::Auto));
@@ -429,10 +492,10 @@ fn metadata_of_another_frame_are_counted() {
     let metadata = FrameMetadata { psn: fpga.psn.add(9), ..FrameMetadata::default() };
     let page = fpga.page_size as u64;
     let at = page + FrameMetadata::offset(fpga.frame_size as u32);
-    fpga.socket.send_to(&fpga.packet(at, &metadata.encode(), None), fpga.flow.dst).expect("sent");
+    fpga.send(&fpga.packet(at, &metadata.encode(), None));
     fpga.psn = fpga.psn.next();
     let imm = fpga.layout.encode(1, fpga.psn);
-    fpga.socket.send_to(&fpga.packet(page, &[], Some(imm)), fpga.flow.dst).expect("sent");
+    fpga.send(&fpga.packet(page, &[], Some(imm)));
     assert_eq!(wait_for("it", || unified.rx_poll().expect("open")), 1);
     let expected = Stats { received: 2, stale_metadata: 1, ..Stats::default() };
     assert_eq!(counts(&transceiver), expected);

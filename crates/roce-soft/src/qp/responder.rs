@@ -101,14 +101,11 @@ impl Responder {
         let psn = packet.header.bth.psn;
         self.sequence.note(psn);
         let mut outcome = self.take(packet, next_receive);
-        match &mut outcome {
-            Ok(accepted) => {
-                self.sequence.landed(psn);
-                if let Some(completion) = &mut accepted.completion {
-                    completion.lead = self.sequence.complete(self.began, psn);
-                }
+        if let Ok(accepted) = &mut outcome {
+            self.sequence.landed(psn);
+            if let Some(completion) = &mut accepted.completion {
+                completion.lead = self.sequence.complete(self.began, psn);
             }
-            Err(_) => self.sequence.dropped(psn),
         }
         outcome
     }

@@ -12,11 +12,7 @@ pub(super) struct Sequence {
     /// How many late packets in a row came in order, and the number after them.
     late_run: u32,
     after_late: Psn,
-    /// The number after the message completed last, or the first one.
-    start: Psn,
-    /// Since `start`: packets whose bytes are not there, and the number after the last of them.
-    missed: u32,
-    gap_end: Psn,
+    recent: Recent,
 }
 
 impl Sequence {
@@ -43,10 +39,8 @@ impl Sequence {
         if ahead < Self::HALF {
             self.late_run = 0;
             self.lost += u64::from(ahead);
-            if ahead > 0 {
-                self.miss(ahead, psn);
-            }
             self.next = Some(psn.next());
+            self.recent.advance(psn, ahead + 1);
         } else if next.since(psn) <= Self::REORDER_WINDOW {
             self.note_late(psn);
         } else {
@@ -63,46 +57,99 @@ impl Sequence {
         }
     }
 
-    /// Its bytes are in the region. If it is late, it was missed before; when no other one is, all is well.
+    /// Its bytes are in the region.
     pub(super) fn landed(&mut self, psn: Psn) {
-        if self.missed == 1 && self.gap_end == psn.next() {
-            self.missed = 0;
-        }
-    }
-
-    /// Its bytes are not in the region, though it came. One that is late is known to be missing, or came before.
-    pub(super) fn dropped(&mut self, psn: Psn) {
-        if self.next == Some(psn.next()) {
-            self.miss(1, psn.next());
-        }
+        self.recent.landed.set(psn, true);
     }
 
     /// A message from packet `first` to packet `last` has landed and is completed.
     pub(super) fn complete(&mut self, first: Psn, last: Psn) -> Lead {
-        let from = if self.missed == 0 { self.start } else { self.gap_end };
-        let lead = Lead { missed: self.missed, packets: distance(from, first) };
-        // Not so for one that came twice.
-        if last.next().since(self.start) < Self::HALF {
-            self.start = last.next();
-            self.missed = 0;
-        }
-        lead
+        self.recent.completed.set(last, true);
+        let behind = self.next.map_or(0, |next| next.since(first));
+        self.recent.lead(first, behind)
     }
 
     fn begin(&mut self, psn: Psn) {
-        (self.next, self.start, self.missed, self.late_run) = (Some(psn.next()), psn, 0, 0);
-    }
-
-    fn miss(&mut self, packets: u32, gap_end: Psn) {
-        self.missed = self.missed.saturating_add(packets);
-        self.gap_end = gap_end;
+        (self.next, self.late_run) = (Some(psn.next()), 0);
+        self.recent.begin(psn);
     }
 }
 
-/// Packets from one to a later one; 0 if it is not later.
-fn distance(from: Psn, to: Psn) -> u32 {
-    let distance = to.since(from);
-    if distance < Sequence::HALF { distance } else { 0 }
+/// What became of the packets up to the highest number.
+#[derive(Debug, Default)]
+struct Recent {
+    landed: Bits,
+    completed: Bits,
+    /// How many of them are known, at most [`Bits::LEN`].
+    known: u32,
+}
+
+impl Recent {
+    /// Nothing is known before this packet.
+    fn begin(&mut self, psn: Psn) {
+        self.known = 0;
+        self.advance(psn, 1);
+    }
+
+    /// The highest number is now `psn`, by so many more than before.
+    fn advance(&mut self, psn: Psn, by: u32) {
+        for back in 0..by.min(Bits::LEN) {
+            self.landed.set(before(psn, back), false);
+            self.completed.set(before(psn, back), false);
+        }
+        self.known = self.known.saturating_add(by).min(Bits::LEN);
+    }
+
+    /// What went before `first`, which is so far behind the next number: back to the last message that is complete.
+    fn lead(&self, first: Psn, behind: u32) -> Lead {
+        let mut lead = Lead::NONE;
+        for back in 1..=self.known.saturating_sub(behind) {
+            let psn = before(first, back);
+            if self.completed.get(psn) {
+                break;
+            }
+            if !self.landed.get(psn) {
+                lead.missed += 1;
+            } else if lead.missed == 0 {
+                lead.packets += 1;
+            }
+        }
+        lead
+    }
+}
+
+fn before(psn: Psn, by: u32) -> Psn {
+    Psn::new(psn.get().wrapping_sub(by))
+}
+
+/// A bit for each of the packets with the highest numbers.
+#[derive(Debug)]
+struct Bits(Box<[u64; Self::LEN as usize / 64]>);
+
+impl Bits {
+    /// Frames of as many packets are known to be whole or not.
+    const LEN: u32 = 1 << 14;
+
+    fn get(&self, psn: Psn) -> bool {
+        let (word, bit) = Self::place(psn);
+        self.0[word] >> bit & 1 != 0
+    }
+
+    fn set(&mut self, psn: Psn, value: bool) {
+        let (word, bit) = Self::place(psn);
+        self.0[word] = self.0[word] & !(1 << bit) | u64::from(value) << bit;
+    }
+
+    fn place(psn: Psn) -> (usize, u32) {
+        let at = psn.get() % Self::LEN;
+        (at as usize / 64, at % 64)
+    }
+}
+
+impl Default for Bits {
+    fn default() -> Self {
+        Self(Box::new([0; Self::LEN as usize / 64]))
+    }
 }
 
 #[cfg(test)]
@@ -128,9 +175,8 @@ mod tests {
             let (Lands(number) | Completes(number) | Dropped(number)) = fate;
             let psn = Psn::new(0xFF_FFFA).add(number);
             sequence.note(psn);
-            match fate {
-                Dropped(_) => sequence.dropped(psn),
-                Lands(_) | Completes(_) => sequence.landed(psn),
+            if !matches!(fate, Dropped(_)) {
+                sequence.landed(psn);
             }
             if let Completes(_) = fate {
                 let lead = sequence.complete(psn, psn);
@@ -170,24 +216,40 @@ mod tests {
     }
 
     #[test]
-    fn the_only_one_that_was_overtaken_is_not_missing() {
+    fn what_comes_late_is_not_missing() {
         assert_eq!(leads(&[Completes(0), Lands(2), Lands(1), Completes(3)]), [(0, 0), (0, 2)]);
-        assert_eq!(
-            leads(&[Completes(0), Lands(1), Lands(3), Completes(2), Completes(4)]),
-            [(0, 0), (0, 1), (0, 1)]
-        );
-        assert_eq!(
-            leads(&[Completes(0), Lands(3), Lands(1), Completes(4)]),
-            [(0, 0), (2, 1)],
-            "two were missing"
-        );
+        assert_eq!(leads(&[Completes(0), Lands(3), Lands(1), Completes(4)]), [(0, 0), (1, 1)]);
+        assert_eq!(leads(&[Completes(0), Lands(3), Lands(1), Lands(2), Completes(4)]), [(0, 0), (0, 3)]);
         assert_eq!(leads(&[Completes(0), Lands(2), Dropped(1), Completes(3)]), [(0, 0), (1, 1)]);
     }
 
     #[test]
-    fn one_that_comes_twice_changes_nothing() {
+    fn the_last_of_a_frame_comes_late() {
+        let begun = [Completes(0), Lands(1), Lands(3), Completes(2), Completes(4)];
+        assert_eq!(leads(&begun), [(0, 0), (0, 1), (0, 1)], "after the next has begun");
+        let gap = [Completes(0), Lands(1), Lands(4), Completes(2), Completes(5)];
+        assert_eq!(leads(&gap), [(0, 0), (0, 1), (1, 1)], "and the next has a gap");
+        let over = [Completes(0), Lands(2), Lands(4), Completes(5), Completes(3)];
+        assert_eq!(leads(&over), [(0, 0), (2, 1), (1, 1)], "after the next is over");
+    }
+
+    #[test]
+    fn one_that_comes_twice_is_told_of_as_the_first_time() {
         assert_eq!(leads(&[Completes(0), Completes(0), Lands(1), Completes(2)]), [(0, 0), (0, 0), (0, 1)]);
         assert_eq!(leads(&[Lands(0), Lands(0), Completes(1)]), [(0, 1)]);
+        assert_eq!(leads(&[Completes(0), Lands(2), Completes(3), Completes(3)]), [(0, 0), (1, 1), (1, 1)]);
+    }
+
+    #[test]
+    fn frames_as_long_as_can_be_remembered() {
+        let frame = |missing: u32| {
+            let data = (1..Bits::LEN).filter(|&n| n != missing).map(Lands);
+            [Completes(0)].into_iter().chain(data).chain([Completes(Bits::LEN)]).collect::<Vec<_>>()
+        };
+        assert_eq!(leads(&frame(0))[1], (0, Bits::LEN - 1));
+        assert_eq!(leads(&frame(2))[1], (1, Bits::LEN - 3));
+        let far = [Completes(0), Lands(1), Lands(5 * Bits::LEN), Completes(5 * Bits::LEN + 1)];
+        assert_eq!(leads(&far)[1], (Bits::LEN - 2, 1), "no more are remembered to be missing");
     }
 
     #[test]
