@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use clap::Parser;
 use roce_core::{PeerEndpoint, Qpn, Rkey};
-use roce_rendezvous::hsb::{BlockingDiscovery, DiscoveryConfig, Mac, enumeration, mac_of, regs};
+use roce_rendezvous::hsb::{
+    BlockingDiscovery, Board, DiscoveryConfig, Mac, StartOptions, enumeration, mac_of, regs,
+};
 use roce_tools::cli::{JsonTarget, exit_code, number, parse};
 use roce_tools::hsb::the_one;
 use roce_tools::output::{Output, init_logging};
@@ -37,6 +39,9 @@ struct Options {
         default_value_t = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, enumeration::HOST_PORT)
     )]
     listen: SocketAddrV4,
+    /// The board takes one register at a time; a board that is discovered tells.
+    #[arg(long)]
+    no_blocks: bool,
     /// First write what a board needs once after it was switched on.
     #[arg(long)]
     start: bool,
@@ -163,10 +168,16 @@ impl Options {
         let [emulator_port, fpga_port] = CONTROL_PORTS;
         let port = self.control_port.unwrap_or(if self.emulator { emulator_port } else { fpga_port });
         let hif = if self.emulator { regs::EMULATOR_HIF_ADDRESS } else { regs::HIF_ADDRESS };
+        let board = self.discover()?;
+        let ip = board.as_ref().map(|board| board.peer_ip).or(self.hsb_ip).unwrap_or(Ipv4Addr::UNSPECIFIED);
+        let kind = board.as_ref().and_then(|board| board.kind);
         let qpn = Qpn::new(self.bridge_qp).map_err(|e| Error::Options(format!("--bridge-qp: {e}")))?;
         Ok(Plan {
-            fpga: SocketAddrV4::new(self.fpga_ip()?, port),
-            start: self.start,
+            fpga: SocketAddrV4::new(ip, port),
+            start: self
+                .start
+                .then(|| board.as_ref().map_or_else(StartOptions::default, Board::start_options)),
+            block_access: !self.no_blocks && kind.is_none_or(|kind| kind.block_access),
             emulator: self.emulator,
             vp_address: self.vp_address,
             hif_address: self.hif_address.unwrap_or(hif),
@@ -183,14 +194,15 @@ impl Options {
         })
     }
 
-    fn fpga_ip(&self) -> Result<Ipv4Addr, Error> {
-        if let Some(ip) = self.hsb_ip {
-            return Ok(ip);
+    /// Where no address was given.
+    fn discover(&self) -> Result<Option<Board>, Error> {
+        if self.hsb_ip.is_some() {
+            return Ok(None);
         }
         let config = DiscoveryConfig { address: self.listen, interface: None };
         let board = the_one(BlockingDiscovery::open(&config)?.collect(DISCOVER)?, None)?;
         tracing::info!(ip = %board.peer_ip, serial = %board.serial(), "a board was discovered");
-        Ok(board.peer_ip)
+        Ok(Some(board))
     }
 
     fn mac(&self) -> Result<Mac, Error> {

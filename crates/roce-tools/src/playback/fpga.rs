@@ -77,14 +77,15 @@ pub(super) struct Fpga {
 }
 
 impl Fpga {
-    pub(super) fn connect(peer: SocketAddrV4) -> Result<Self, Error> {
+    pub(super) fn connect(peer: SocketAddrV4, block_access: bool) -> Result<Self, Error> {
         let timing = Timing { first_timeout: CONNECT_TIMEOUT, timeout: ACCESS_TIMEOUT, ..Timing::default() };
-        Ok(Self { client: BlockingClient::connect(peer, timing)? })
+        let client = BlockingClient::connect(peer, timing)?;
+        Ok(Self { client: client.with_block_access(block_access) })
     }
 
     /// What a board needs once after it was switched on.
-    pub(super) fn start(&mut self) -> Result<(), Error> {
-        Ok(self.client.start(&StartOptions::default())?)
+    pub(super) fn start(&mut self, options: &StartOptions) -> Result<(), Error> {
+        Ok(self.client.start(options)?)
     }
 
     /// Takes the bridge's ring from the FPGA: it writes there no more.

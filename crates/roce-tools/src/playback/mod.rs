@@ -18,7 +18,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use roce_core::PeerEndpoint;
 use roce_rendezvous::hsb::regs::{self, CAPTURE_RAM, PLAYBACK_RAM};
 use roce_rendezvous::hsb::sample::BEAT_BYTES;
-use roce_rendezvous::hsb::{Mac, Place, RoceConfig};
+use roce_rendezvous::hsb::{Mac, Place, RoceConfig, StartOptions};
 
 use crate::Error;
 use crate::hsb::port_mask;
@@ -44,8 +44,10 @@ const MAX_PAGES: u32 = 4096;
 pub struct Plan {
     /// The FPGA's control plane.
     pub fpga: SocketAddrV4,
-    /// Start the board first, as it needs once after it was switched on.
-    pub start: bool,
+    /// How to start the board, which it needs once after it was switched on.
+    pub start: Option<StartOptions>,
+    /// Whether the board takes block requests; those that do not are slower.
+    pub block_access: bool,
     /// It is the software FPGA: it waits for each answer and says when a pass is over.
     pub emulator: bool,
     /// Its virtual port's registers.
@@ -139,9 +141,9 @@ impl Plan {
 pub fn play(plan: &Plan, workload: &Workload, stop: &AtomicBool) -> Result<Report, Error> {
     plan.check(workload)?;
     let beats = beats_of(workload.frame_len());
-    let mut fpga = Fpga::connect(plan.fpga)?;
-    if plan.start {
-        fpga.start()?;
+    let mut fpga = Fpga::connect(plan.fpga, plan.block_access)?;
+    if let Some(start) = &plan.start {
+        fpga.start(start)?;
     }
     let ring = plan.ring(beats_to_bytes(beats));
     fpga.configure(&ring)?;
@@ -329,7 +331,8 @@ mod tests {
     fn plan(page_size: u32, num_pages: u32) -> Plan {
         Plan {
             fpga: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1),
-            start: false,
+            start: None,
+            block_access: true,
             emulator: true,
             vp_address: regs::VP_ADDRESS,
             hif_address: regs::EMULATOR_HIF_ADDRESS,
