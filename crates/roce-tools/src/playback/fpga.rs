@@ -233,7 +233,7 @@ mod tests {
     fn a_board_that_refuses_to_stream_answers_is_not_told_the_ring() {
         let (address, board) = board_without(regs::SIF_TX_THRESHOLD);
         let ring = RoceConfig::new(Qpn::from_low_bits(7), Rkey::new(8), Ipv4Addr::LOCALHOST, 64, 384, 64);
-        let error = Fpga::connect(address).unwrap().configure(&ring).unwrap_err();
+        let error = Fpga::connect(address, true).unwrap().configure(&ring).unwrap_err();
         assert!(error.to_string().contains("0x01200000"), "{error}");
         UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().send_to(&[], address).unwrap();
         let written = board.join().unwrap();
