@@ -231,8 +231,12 @@ fn cmake_finds_the_package() {
 #[test]
 #[ignore = "builds everything optimised; `cargo xtask test` runs it"]
 fn the_shared_libraries_have_the_known_names_and_symbols() {
-    for (library, beginning, count) in
-        [(LIBRARY, "cpu_roce_", 24), (PROVIDER, "cudaq_realtime_get_bridge_interface", 1)]
+    let headers = prefix().join("include/cudaq/realtime/cpu_transport");
+    let declared: String = ["roce_wrapper.h", "roce_wrapper_ext.h"]
+        .map(|header| fs::read_to_string(headers.join(header)).unwrap())
+        .concat();
+    for (library, declared) in
+        [(LIBRARY, declared.as_str()), (PROVIDER, "cudaq_realtime_get_bridge_interface(")]
     {
         let path = prefix().join("lib").join(library);
         let dynamic = run(Command::new("readelf").arg("--dynamic").arg(&path));
@@ -244,8 +248,9 @@ fn the_shared_libraries_have_the_known_names_and_symbols() {
         assert!(needed.iter().all(|name| system.contains(&name.as_str())), "{library}: {needed:?}");
         let symbols = run(Command::new("nm").args(["--dynamic", "--defined-only"]).arg(&path));
         let names: Vec<&str> = symbols.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
-        assert_eq!(names.len(), count, "{library}: {names:?}");
-        assert!(names.iter().all(|name| name.starts_with(beginning)), "{library}: {names:?}");
+        assert!(!names.is_empty(), "{library}");
+        let unknown: Vec<_> = names.iter().filter(|name| !declared.contains(&format!("{name}("))).collect();
+        assert!(unknown.is_empty(), "{library}: {unknown:?}");
     }
 }
 
