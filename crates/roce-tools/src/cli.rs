@@ -1,12 +1,13 @@
 //! What the programs' command lines have in common.
 
 use std::io::{self, Write};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser};
-use roce_transport::FaultConfig;
+use clap::{Args, CommandFactory, Parser, ValueEnum};
+use roce_transport::{Config, ConfigBuilder, FaultConfig, TxMode};
 
 use crate::Error;
 
@@ -43,6 +44,52 @@ impl JsonTarget {
             "" => Err("not a file name; give one, or - for standard output".to_owned()),
             "-" => Ok(Self::Stdout),
             file => Ok(Self::File(file.into())),
+        }
+    }
+}
+
+/// Which link a program's own end is on.
+#[derive(Debug, Clone, Args)]
+pub struct LinkOptions {
+    /// The link: soft:IP is RoCEv2 in userspace, from that address; others are RDMA devices.
+    #[arg(long, value_name = "NAME", default_value = "soft:127.0.0.1")]
+    device: String,
+    /// The port of the device, from 1; soft devices have one.
+    #[arg(long, value_name = "N", value_parser = number::<u8>, default_value = "1")]
+    ib_port: u8,
+    /// The address to send from [default: the one in the device's name, or its first].
+    #[arg(long, value_name = "IP")]
+    local_ip: Option<Ipv4Addr>,
+}
+
+impl LinkOptions {
+    /// A transceiver's configuration on this link, which spoils what it sends as `faults` say.
+    pub fn config(&self, faults: &FaultOptions) -> ConfigBuilder {
+        let mut config = Config::builder(&self.device).port(self.ib_port);
+        if let Some(ip) = self.local_ip {
+            config = config.local_ip(ip);
+        }
+        if let Some(faults) = faults.config() {
+            config = config.faults(faults);
+        }
+        config
+    }
+}
+
+/// How a program's messages travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Verb {
+    /// Each into the slot that it names.
+    Write,
+    /// Each into the peer's next receive.
+    Send,
+}
+
+impl From<Verb> for TxMode {
+    fn from(verb: Verb) -> Self {
+        match verb {
+            Verb::Write => Self::WriteWithImm,
+            Verb::Send => Self::Send,
         }
     }
 }

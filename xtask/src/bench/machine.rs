@@ -13,7 +13,7 @@ use super::PROGRAM;
 use super::options::Options;
 use crate::cargo;
 use crate::process::Stream;
-use crate::vm::{Host, Job, Net, Progress, Task};
+use crate::vm::{Host, Job, Progress};
 
 /// Longer than the longest suite.
 const TIMEOUT: Duration = Duration::from_secs(3600);
@@ -23,16 +23,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
     // The machine first: without one nothing needs to be built.
     let host = Host::new(None, Progress::Shown)?;
     let program = super::build(true)?;
-    let job = Job {
-        task: Task::Command(command(options, &program)),
-        env: vec![("TERM".to_owned(), "dumb".into())],
-        cwd: "/".into(),
-        net: Net::Veth,
-        mtu: 9000,
-        smp: 2,
-        mem: 1024,
-        timeout: Some(TIMEOUT),
-    };
+    let job = Job::on_the_pair(command(options, &program), TIMEOUT);
     let mut results = Vec::new();
     let status = host.run(&job, &mut |stream, bytes| match stream {
         Stream::Out => {

@@ -10,7 +10,7 @@ use super::Say;
 use super::options::Options;
 use super::report::{Evidence, Report};
 use crate::process::Stream;
-use crate::vm::{Host, Job, Net, Progress, Task};
+use crate::vm::{Host, Job, Progress};
 use crate::{build, cargo, interrupt};
 
 /// Longer than the run, so that it ends by itself.
@@ -22,16 +22,7 @@ pub(super) fn run(options: &Options, say: Say) -> Result<Report> {
     let host = Host::new(None, Progress::Shown)?;
     say.line("Building the programs (release, with RDMA devices); the first time takes a few minutes ...");
     let programs = build::verbs_programs()?;
-    let job = Job {
-        task: Task::Command(command(options, &programs)?),
-        env: vec![("TERM".to_owned(), "dumb".into())],
-        cwd: "/".into(),
-        net: Net::Veth,
-        mtu: 9000,
-        smp: 2,
-        mem: 1024,
-        timeout: Some(options.timeout + OVERTIME),
-    };
+    let job = Job::on_the_pair(command(options, &programs)?, options.timeout + OVERTIME);
     let mut report = Vec::new();
     let mut said = Lines { say, held: Vec::new() };
     let ended = host.run(&job, &mut |stream, bytes| {

@@ -77,6 +77,20 @@ impl Share {
 }
 
 impl Job {
+    /// A command that plays or measures between the two soft-RoCE devices of a veth pair.
+    pub(crate) fn on_the_pair(words: Vec<OsString>, timeout: Duration) -> Self {
+        Self {
+            task: Task::Command(words),
+            env: vec![("TERM".to_owned(), "dumb".into())],
+            cwd: "/".into(),
+            net: Net::Veth,
+            mtu: 9000,
+            smp: 2,
+            mem: 1024,
+            timeout: Some(timeout),
+        }
+    }
+
     /// What the guest's first process reads. `window`: rows and columns of the terminal.
     pub(super) fn archive(&self, token: &str, shares: &[Share], window: Option<&str>) -> Vec<u8> {
         let mut archive = Archive::default();

@@ -25,7 +25,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-pub(crate) use self::job::{Job, Net, Task};
+pub(crate) use self::job::Job;
+use self::job::Task;
 pub(crate) use self::machine::Host;
 use self::options::{Options, Request, USAGE};
 pub(crate) use self::suites::{on_device as test_device, run as test};

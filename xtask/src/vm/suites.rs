@@ -270,11 +270,7 @@ struct Rows {
 
 impl Rows {
     fn add(&mut self, suite: &Suite, outcome: &Outcome, lost: Option<&str>) {
-        let mut outcome = outcome.clone();
-        if !suite.wants_all() {
-            outcome.filtered = 0;
-        }
-        let verdict = outcome.verdict(lost);
+        let verdict = outcome.verdict(suite.wants_all(), lost);
         self.failed += usize::from(verdict.is_err());
         self.rows.push(outcome.row(suite, verdict));
     }
@@ -479,8 +475,9 @@ impl Outcome {
         self.filtered = count("filtered out");
     }
 
-    /// Passed only if the program said so in both ways and left nothing out.
-    fn verdict(&self, lost: Option<&str>) -> Result<(), String> {
+    /// Passed only if the program said so in both ways and left nothing out; but for what was filtered, where not
+    /// all is wanted.
+    fn verdict(&self, wants_all: bool, lost: Option<&str>) -> Result<(), String> {
         match self {
             Self { status: None, .. } => Err(lost.unwrap_or("it was never seen to end").to_owned()),
             Self { failed: 1.., .. } => Err(String::new()),
@@ -488,7 +485,7 @@ impl Outcome {
             Self { summaries, .. } if *summaries != 1 => {
                 Err(format!("{summaries} closing lines instead of one"))
             }
-            Self { ignored: 0, filtered: 0, passed: 1.., .. } => Ok(()),
+            Self { ignored: 0, filtered, passed: 1.., .. } if *filtered == 0 || !wants_all => Ok(()),
             Self { passed: 0, .. } => Err("no test ran".to_owned()),
             Self { ignored, filtered, .. } => Err(format!("{} tests were left out", ignored + filtered)),
         }
@@ -524,7 +521,7 @@ mod tests {
 
     fn verdict(result: &str, status: &str) -> Result<(), String> {
         let lines = format!("=== suite 1: x\nrunning 2 tests\n{result}\n=== end of suite 1: {status}\n");
-        outcome_of(&lines).verdict(None)
+        outcome_of(&lines).verdict(true, None)
     }
 
     #[test]
@@ -548,9 +545,9 @@ mod tests {
     #[test]
     fn a_suite_without_an_end_failed_with_its_machine() {
         let cut = outcome_of("=== suite 1: x\ntest result: ok. 2 passed; 0 failed\n");
-        assert_eq!(cut.verdict(Some("kernel panic")), Err("kernel panic".to_owned()));
-        assert!(cut.verdict(None).is_err());
-        assert!(outcome_of("").verdict(None).is_err());
+        assert_eq!(cut.verdict(true, Some("kernel panic")), Err("kernel panic".to_owned()));
+        assert!(cut.verdict(true, None).is_err());
+        assert!(outcome_of("").verdict(true, None).is_err());
     }
 
     #[test]

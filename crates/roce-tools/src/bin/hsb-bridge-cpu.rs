@@ -9,7 +9,7 @@ use clap::Parser;
 use roce_core::{PeerEndpoint, Qpn};
 use roce_dispatch::rpc::HEADER_LEN;
 use roce_tools::bridge::{Bridge, BridgeReport, Dispatcher};
-use roce_tools::cli::{FaultOptions, JsonTarget, exit_code, number, parse};
+use roce_tools::cli::{FaultOptions, JsonTarget, LinkOptions, exit_code, number, parse};
 use roce_tools::output::{Output, announce, init_logging};
 use roce_tools::workload::load_graph;
 use roce_tools::{Error, handlers, signal};
@@ -22,15 +22,8 @@ use roce_transport::{Config, ImmediateFormat, Mode, SpinPolicy};
 #[derive(Debug, Parser)]
 #[command(name = "hsb-bridge-cpu", version, args_override_self = true)]
 struct Options {
-    /// The link: soft:IP is RoCEv2 in userspace, from that address; others are RDMA devices.
-    #[arg(long, value_name = "NAME", default_value = "soft:127.0.0.1")]
-    device: String,
-    /// The port of the device, from 1; soft devices have one.
-    #[arg(long, value_name = "N", value_parser = number::<u8>, default_value = "1")]
-    ib_port: u8,
-    /// The address to send from [default: the one in the device's name, or its first].
-    #[arg(long, value_name = "IP")]
-    local_ip: Option<Ipv4Addr>,
+    #[command(flatten)]
+    link: LinkOptions,
     /// The FPGA's RoCE address.
     #[arg(long, value_name = "IP")]
     peer_ip: Ipv4Addr,
@@ -123,8 +116,9 @@ impl Options {
     fn config(&self) -> Result<Config, Error> {
         let qpn = Qpn::new(self.remote_qp).map_err(|e| Error::Options(format!("--remote-qp: {e}")))?;
         let header = u32::try_from(HEADER_LEN).unwrap_or(u32::MAX);
-        let mut config = Config::builder(&self.device)
-            .port(self.ib_port)
+        let mut config = self
+            .link
+            .config(&self.faults)
             .num_pages(self.num_pages)
             .page_size(self.page_size)
             .frame_size(self.payload_size.saturating_add(header))
@@ -132,9 +126,6 @@ impl Options {
             .immediate(self.immediate)
             .peer(PeerEndpoint { qpn, rkey: None, ip: self.peer_ip })
             .spin(self.spin());
-        if let Some(ip) = self.local_ip {
-            config = config.local_ip(ip);
-        }
         if let Some(cpu) = self.rx_cpu {
             config = config.rx_cpu(cpu.into());
         }
@@ -143,9 +134,6 @@ impl Options {
         }
         if let Some(priority) = self.rt_priority {
             config = config.rt_priority(priority);
-        }
-        if let Some(faults) = self.faults.config() {
-            config = config.faults(faults);
         }
         if let Some(file) = &self.pcap {
             config = config.pcap(file);

@@ -1,18 +1,18 @@
 //! Calls a function of a service over RoCEv2.
 
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use roce_rendezvous::socket::Form;
 use roce_tools::Error;
 use roce_tools::call::{Plan, Report, ResultType, Session, SessionConfig, Value, run as make_calls};
-use roce_tools::cli::{FaultOptions, JsonTarget, exit_code, number, parse};
+use roce_tools::cli::{FaultOptions, JsonTarget, LinkOptions, Verb, exit_code, number, parse};
 use roce_tools::handlers::{ECHO, SUM};
 use roce_tools::output::{Output, init_logging};
-use roce_transport::{Config, Mode, SpinPolicy, TxMode};
+use roce_transport::{Config, Mode, SpinPolicy};
 
 /// Calls a function of a service and prints its result: roce-call --device soft:127.0.0.2 127.0.0.1:9000
 /// rpc_increment u8:1,2,3
@@ -34,15 +34,8 @@ struct Options {
     /// what the known functions give, or bytes].
     #[arg(long = "result", value_name = "TYPE")]
     results: Vec<ResultType>,
-    /// The link: soft:IP is RoCEv2 in userspace, from that address; others are RDMA devices.
-    #[arg(long, value_name = "NAME", default_value = "soft:127.0.0.1")]
-    device: String,
-    /// The port of the device, from 1; soft devices have one.
-    #[arg(long, value_name = "N", value_parser = number::<u8>, default_value = "1")]
-    ib_port: u8,
-    /// The address to send from [default: the one in the device's name, or its first].
-    #[arg(long, value_name = "IP")]
-    local_ip: Option<Ipv4Addr>,
+    #[command(flatten)]
+    link: LinkOptions,
     /// Slots of each ring, as the service's.
     #[arg(long, value_name = "N", value_parser = number::<u32>, default_value = "8")]
     slots: u32,
@@ -72,12 +65,6 @@ struct Options {
     spin: bool,
     #[command(flatten)]
     faults: FaultOptions,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Verb {
-    Write,
-    Send,
 }
 
 fn main() -> ExitCode {
@@ -150,23 +137,15 @@ impl Options {
     }
 
     fn transceiver(&self) -> Result<Config, Error> {
-        let mut config = Config::builder(&self.device)
-            .port(self.ib_port)
+        let mut config = self
+            .link
+            .config(&self.faults)
             .num_pages(self.slots)
             .page_size(self.slot_size)
             .mode(Mode::Unified)
-            .tx_mode(match self.tx_mode {
-                Verb::Write => TxMode::WriteWithImm,
-                Verb::Send => TxMode::Send,
-            });
+            .tx_mode(self.tx_mode.into());
         if self.spin {
             config = config.spin(SpinPolicy::Spin);
-        }
-        if let Some(ip) = self.local_ip {
-            config = config.local_ip(ip);
-        }
-        if let Some(faults) = self.faults.config() {
-            config = config.faults(faults);
         }
         config.build().map_err(|e| Error::Options(e.to_string()))
     }

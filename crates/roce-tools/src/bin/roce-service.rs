@@ -1,17 +1,17 @@
 //! A service of functions that callers call over RoCEv2.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use roce_tools::cli::{FaultOptions, exit_code, number, parse};
+use roce_tools::cli::{FaultOptions, LinkOptions, Verb, exit_code, number, parse};
 use roce_tools::output::{announce, init_logging};
 use roce_tools::service::{Plugin, Service, ServiceConfig};
 use roce_tools::workload::load_graph;
 use roce_tools::{Error, signal};
-use roce_transport::{Config, Mode, SpinPolicy, TxMode};
+use roce_transport::{Config, Mode, SpinPolicy};
 
 /// Serves functions to callers that come over the socket rendezvous: rpc_increment, sum, echo, with --dem mwpm_decode,
 /// and those of C plug-ins.
@@ -21,15 +21,8 @@ use roce_transport::{Config, Mode, SpinPolicy, TxMode};
 #[derive(Debug, Parser)]
 #[command(name = "roce-service", version, args_override_self = true)]
 struct Options {
-    /// The link: soft:IP is RoCEv2 in userspace, from that address; others are RDMA devices.
-    #[arg(long, value_name = "NAME", default_value = "soft:127.0.0.1")]
-    device: String,
-    /// The port of the device, from 1; soft devices have one.
-    #[arg(long, value_name = "N", value_parser = number::<u8>, default_value = "1")]
-    ib_port: u8,
-    /// The address to send from [default: the one in the device's name, or its first].
-    #[arg(long, value_name = "IP")]
-    local_ip: Option<Ipv4Addr>,
+    #[command(flatten)]
+    link: LinkOptions,
     /// The TCP port of the rendezvous; 0: any.
     #[arg(long, value_name = "P", value_parser = number::<u16>, default_value = "0")]
     port: u16,
@@ -75,12 +68,6 @@ struct Options {
 enum Dispatch {
     Ring,
     Unified,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Verb {
-    Write,
-    Send,
 }
 
 fn main() -> ExitCode {
@@ -137,25 +124,17 @@ impl Options {
     }
 
     fn transceiver(&self) -> Result<Config, Error> {
-        let mut config = Config::builder(&self.device)
-            .port(self.ib_port)
+        let config = self
+            .link
+            .config(&self.faults)
             .num_pages(self.slots)
             .page_size(self.slot_size)
             .mode(match self.dispatch {
                 Dispatch::Ring => Mode::Threads,
                 Dispatch::Unified => Mode::Unified,
             })
-            .tx_mode(match self.tx_mode {
-                Verb::Write => TxMode::WriteWithImm,
-                Verb::Send => TxMode::Send,
-            })
+            .tx_mode(self.tx_mode.into())
             .spin(self.spin_policy());
-        if let Some(ip) = self.local_ip {
-            config = config.local_ip(ip);
-        }
-        if let Some(faults) = self.faults.config() {
-            config = config.faults(faults);
-        }
         config.build().map_err(|e| Error::Options(e.to_string()))
     }
 
