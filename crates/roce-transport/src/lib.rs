@@ -24,10 +24,12 @@
 mod config;
 mod cpu;
 mod device;
+mod ending;
 mod error;
 mod forward;
 mod frames;
 mod loss;
+mod mover;
 mod pending;
 mod rx;
 mod spin;

@@ -9,8 +9,8 @@ use crate::config::{Config, OverrunPolicy, TornFrames};
 use crate::error::{Error, Outcome};
 use crate::frames::{FrameJudge, PlaceInRing};
 use crate::loss::SlotSequence;
+use crate::mover::{Mover, STEP};
 use crate::pending::PendingSlots;
-use crate::spin::{Backoff, SpinPolicy};
 use crate::transceiver::Shared;
 
 /// Completions taken from the queue pair at once.
@@ -293,30 +293,32 @@ pub(crate) fn receive_of(geometry: Geometry, slot: u32) -> RecvWr {
     RecvWr { id: slot, offset: geometry.slot_offset(slot), len: geometry.page_size() }
 }
 
-/// The RX thread: publishes what arrives.
+/// Wire to RX ring: publishes what arrives.
 pub(crate) struct RxLoop<R> {
-    pub(crate) path: RxPath<R, Producer>,
-    pub(crate) overrun: OverrunPolicy,
-    pub(crate) spin: SpinPolicy,
-    pub(crate) shared: Arc<Shared>,
+    path: RxPath<R, Producer>,
+    overrun: OverrunPolicy,
+    /// The slot whose message was overwritten, until its consumer has given it back.
+    full: Option<u32>,
 }
 
 impl<R: UcRecv> RxLoop<R> {
-    pub(crate) fn run(mut self) -> Result<(), Error> {
-        let mut backoff = Backoff::new(self.spin);
-        while !self.shared.is_stopped() {
-            match self.path.next()? {
-                Some(slot) => {
-                    backoff.reset();
-                    self.publish(slot)?;
-                }
-                None => backoff.idle(),
-            }
-        }
-        Ok(())
+    pub(crate) fn new(path: RxPath<R, Producer>, overrun: OverrunPolicy) -> Self {
+        Self { path, overrun, full: None }
     }
 
-    fn publish(&self, slot: u32) -> Result<(), Error> {
+    /// Whether the policy lets it take more from the wire.
+    #[inline]
+    fn may_go_on(&mut self) -> bool {
+        if let Some(slot) = self.full {
+            if !self.path.gate.is_free(slot) {
+                return false;
+            }
+            self.full = None;
+        }
+        true
+    }
+
+    fn publish(&mut self, slot: u32) -> Outcome<()> {
         let ring = &self.path.gate;
         if ring.is_free(slot) {
             ring.publish(slot);
@@ -324,19 +326,29 @@ impl<R: UcRecv> RxLoop<R> {
         }
         // The slot's set flag stands for the newer message from here: publishing again would show it twice.
         ring.note_overrun(slot);
-        self.shared.counters.rx.overruns.add(1);
+        self.path.shared.counters.rx.overruns.add(1);
         match self.overrun {
-            OverrunPolicy::Wait => self.wait_until_free(slot),
+            OverrunPolicy::Wait => self.full = Some(slot),
             OverrunPolicy::Drop => {}
-            OverrunPolicy::Fail => return Err(Error::Overrun { slot }),
+            OverrunPolicy::Fail => return Err(Box::new(Error::Overrun { slot })),
         }
         Ok(())
     }
+}
 
-    fn wait_until_free(&self, slot: u32) {
-        let mut backoff = Backoff::new(self.spin);
-        while !self.path.gate.is_free(slot) && !self.shared.is_stopped() {
-            backoff.idle();
+impl<R: UcRecv> Mover for RxLoop<R> {
+    fn step(&mut self) -> Outcome<bool> {
+        let mut moved = 0;
+        while moved < STEP
+            && self.may_go_on()
+            && let Some(slot) = self.path.next()?
+        {
+            self.publish(slot)?;
+            moved += 1;
+            if !self.path.has_more() {
+                break;
+            }
         }
+        Ok(moved > 0)
     }
 }

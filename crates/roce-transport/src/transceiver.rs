@@ -2,18 +2,23 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use roce_core::{Device, LocalEndpoint, Mtu, PeerEndpoint, QpAttr, RegionId, UcQp, WireStats};
+use roce_core::{
+    Device, LocalEndpoint, Mtu, PeerEndpoint, QpAttr, RegionId, UcQp, UcRecv, UcSend, WireStats,
+};
 use roce_ring::{Consumer, MemoryOptions, Producer, Ring, RingError};
 
 use crate::config::{Config, MemoryLock, Mode};
 use crate::cpu::Placement;
 use crate::device::AnyDevice;
+use crate::ending::Ending;
 use crate::error::Error;
 use crate::forward::ForwardLoop;
+use crate::mover::Mover;
 use crate::rx::{Gate, NoGate, RxLoop, RxPath, receive_of};
+use crate::spin::SpinPolicy;
 use crate::stats::{Counters, Stats};
 use crate::tx::{Route, TxLoop, TxPath};
 use crate::unified::Unified;
@@ -55,11 +60,17 @@ pub(crate) struct Shared {
     open_slots: AtomicU32,
     error: OnceLock<Error>,
     pub(crate) counters: Counters,
+    pub(crate) ending: Ending,
 }
 
 impl Shared {
     fn new(num_pages: u32) -> Self {
-        Self { open_slots: AtomicU32::new(num_pages), error: OnceLock::new(), counters: Counters::default() }
+        Self {
+            open_slots: AtomicU32::new(num_pages),
+            error: OnceLock::new(),
+            counters: Counters::default(),
+            ending: Ending::default(),
+        }
     }
 
     #[inline]
@@ -115,7 +126,6 @@ enum Phase<Q: UcQp> {
     Connected { send: Q::Send, recv: Q::Recv, route: Route },
     Monitored,
     Unified,
-    Stopped,
     Closed,
 }
 
@@ -143,7 +153,6 @@ pub struct Transceiver<D: Device = AnyDevice> {
     config: Config,
     open: Opener<D>,
     inner: Mutex<Inner<D::Qp>>,
-    monitor_ended: Condvar,
     wire: OnceLock<Arc<dyn WireStats>>,
     shared: Arc<Shared>,
 }
@@ -175,7 +184,6 @@ impl<D: Device> Transceiver<D> {
             config,
             open: Box::new(open),
             inner: Mutex::new(Inner { phase: Phase::Created, parts: None }),
-            monitor_ended: Condvar::new(),
             wire: OnceLock::new(),
             shared,
         }
@@ -210,8 +218,12 @@ impl<D: Device> Transceiver<D> {
         match inner.phase {
             Phase::SetUp(_) => {}
             Phase::Created => return Err(Error::State { call: "connect", state: State::Created }),
-            Phase::Connected { .. } | Phase::Monitored | Phase::Unified => return Ok(()),
-            Phase::Stopped => return Err(Error::State { call: "connect", state: State::Failed }),
+            Phase::Connected { .. } | Phase::Monitored | Phase::Unified => {
+                return match self.shared.error.get() {
+                    None => Ok(()),
+                    Some(_) => Err(Error::State { call: "connect", state: State::Failed }),
+                };
+            }
             Phase::Closed => return Err(Error::Closed),
         }
         let route = Route::new(self.config.tx_mode, self.config.peer_rx_base, peer.rkey)?;
@@ -242,15 +254,12 @@ impl<D: Device> Transceiver<D> {
     /// else the first error. In unified mode, before connect or when running already it returns
     /// [`Error::State`] at once.
     pub fn blocking_monitor(&self) -> Result<(), Error> {
-        let threads = self.begin_monitor()?;
-        let result = self.run_threads(threads);
+        let workers = self.begin("blocking_monitor", |recv| recv)?;
+        let result = self.run_threads(workers);
         if let Err(e) = &result {
             self.shared.fail(e);
         }
-        let mut inner = self.lock();
-        inner.phase = Phase::Stopped;
-        self.monitor_ended.notify_all();
-        drop(inner);
+        self.shared.ending.tell(Vec::new());
         result
     }
 
@@ -258,11 +267,10 @@ impl<D: Device> Transceiver<D> {
     /// [`Unified`] refuses from here on, and releases the queue pair when it is dropped.
     pub fn close(&self) {
         self.shared.stop();
-        let mut inner = self.lock();
-        while matches!(inner.phase, Phase::Monitored) {
-            inner = self.monitor_ended.wait(inner).unwrap_or_else(PoisonError::into_inner);
+        if matches!(self.lock().phase, Phase::Monitored) {
+            self.shared.ending.collect();
         }
-        *inner = Inner { phase: Phase::Closed, parts: None };
+        *self.lock() = Inner { phase: Phase::Closed, parts: None };
     }
 
     /// How far it has come.
@@ -272,7 +280,7 @@ impl<D: Device> Transceiver<D> {
             Phase::SetUp(_) => State::SetUp,
             Phase::Connected { .. } => State::Connected,
             Phase::Monitored | Phase::Unified if self.shared.error.get().is_none() => State::Running,
-            Phase::Monitored | Phase::Unified | Phase::Stopped => State::Failed,
+            Phase::Monitored | Phase::Unified => State::Failed,
             Phase::Closed => State::Closed,
         }
     }
@@ -389,70 +397,61 @@ impl<D: Device> Transceiver<D> {
         Error::Device { device: self.config.device.name.clone(), source: Arc::new(source) }
     }
 
-    fn rx_path<R: roce_core::UcRecv, G: Gate>(&self, recv: R, gate: G, rx_ring: &Arc<Ring>) -> RxPath<R, G> {
+    fn rx_path<R: UcRecv, G: Gate>(&self, recv: R, gate: G, rx_ring: &Arc<Ring>) -> RxPath<R, G> {
         RxPath::new(recv, gate, &self.config, rx_ring, Arc::clone(&self.shared))
     }
 
-    fn tx_path<S: roce_core::UcSend>(&self, send: S, route: Route) -> TxPath<S> {
+    fn tx_path<S: UcSend>(&self, send: S, route: Route) -> TxPath<S> {
         // What is forwarded leaves from where it landed.
         let region = if self.config.mode == Mode::Forward { RegionId::Rx } else { RegionId::Tx };
         TxPath::new(send, &self.config, (region, route), Arc::clone(&self.shared))
     }
 
-    /// Takes the halves out of the state and makes the threads' bodies of them.
-    fn begin_monitor(&self) -> Result<Vec<Worker>, Error> {
+    /// Takes the halves out of the state and gives what moves the messages of the mode. `share` makes of the receiving
+    /// half what it has to be beside others.
+    pub(crate) fn begin<R: UcRecv>(
+        &self,
+        call: &'static str,
+        share: impl FnOnce(<D::Qp as UcQp>::Recv) -> R,
+    ) -> Result<Vec<Worker>, Error> {
         let state = self.state();
         let mut inner = self.lock();
         if self.config.mode == Mode::Unified || !matches!(inner.phase, Phase::Connected { .. }) {
             return Err(match inner.phase {
                 Phase::Closed => Error::Closed,
-                _ => Error::State { call: "blocking_monitor", state },
+                _ => Error::State { call, state },
             });
         }
         let Phase::Connected { send, recv, route } = std::mem::replace(&mut inner.phase, Phase::Monitored)
         else {
             unreachable!("checked above, under the same lock");
         };
+        let recv = share(recv);
         let parts = inner.parts.as_mut().expect("connected, so set up");
-        let rx_ring = Arc::clone(&parts.rx_ring);
-        let (rx_producer, tx_consumer) = parts.ours.take().expect("only a monitor takes them, and only once");
-        let qpn = parts.endpoint.qpn;
-        let shared = || Arc::clone(&self.shared);
-        let spin = self.config.spin;
-        let rx = |recv| RxLoop {
-            path: self.rx_path(recv, rx_producer, &rx_ring),
-            overrun: self.config.overrun,
-            spin,
-            shared: shared(),
-        };
-        let tx = |send| TxLoop { path: self.tx_path(send, route), ring: tx_consumer, spin, shared: shared() };
-        let worker = |kind: &str, cpu, body| Worker {
+        let (rx_producer, tx_consumer) = parts.ours.take().expect("only this takes them, and only once");
+        let (qpn, rx_ring) = (parts.endpoint.qpn, &parts.rx_ring);
+        let worker = |kind: &str, cpu, mover| Worker {
             name: format!("roce-{kind}-{:x}", qpn.get()),
             placement: Placement { cpu, rt_priority: self.config.rt_priority },
-            body,
+            spin: self.config.spin,
+            mover,
         };
-        let (rx_cpu, tx_cpu) = (self.config.rx_cpu, self.config.tx_cpu);
+        let rx = |recv| {
+            let path = self.rx_path(recv, rx_producer, rx_ring);
+            worker("rx", self.config.rx_cpu, Box::new(RxLoop::new(path, self.config.overrun)))
+        };
+        let tx = |send| {
+            let path = self.tx_path(send, route);
+            worker("tx", self.config.tx_cpu, Box::new(TxLoop::new(path, tx_consumer)))
+        };
         Ok(match self.config.mode {
-            Mode::Threads => {
-                let (rx, tx) = (rx(recv), tx(send));
-                vec![worker("rx", rx_cpu, Box::new(|| rx.run())), worker("tx", tx_cpu, Box::new(|| tx.run()))]
-            }
-            Mode::RxOnly => {
-                let rx = rx(recv);
-                vec![worker("rx", rx_cpu, Box::new(|| rx.run()))]
-            }
-            Mode::TxOnly => {
-                let tx = tx(send);
-                vec![worker("tx", tx_cpu, Box::new(|| tx.run()))]
-            }
+            Mode::Threads => vec![rx(recv), tx(send)],
+            Mode::RxOnly => vec![rx(recv)],
+            Mode::TxOnly => vec![tx(send)],
             Mode::Forward => {
-                let forward = ForwardLoop {
-                    rx: self.rx_path(recv, NoGate, &rx_ring),
-                    tx: self.tx_path(send, route),
-                    spin,
-                    shared: shared(),
-                };
-                vec![worker("fwd", rx_cpu, Box::new(|| forward.run()))]
+                let forward =
+                    ForwardLoop::new(self.rx_path(recv, NoGate, rx_ring), self.tx_path(send, route));
+                vec![worker("fwd", self.config.rx_cpu, Box::new(forward))]
             }
             Mode::Unified => unreachable!("refused above"),
         })
@@ -490,22 +489,23 @@ impl<D: Device> Drop for Transceiver<D> {
     }
 }
 
-/// A thread to be.
-struct Worker {
+/// A thread to be, or a part of one.
+pub(crate) struct Worker {
     name: String,
     placement: Placement,
-    body: Box<dyn FnOnce() -> Result<(), Error> + Send>,
+    spin: SpinPolicy,
+    pub(crate) mover: Box<dyn Mover>,
 }
 
 impl Worker {
     fn spawn(self, shared: Arc<Shared>) -> Result<JoinHandle<Result<(), Error>>, Error> {
-        let Self { name, placement, body } = self;
+        let Self { name, placement, spin, mover } = self;
         thread::Builder::new()
             .name(name.clone())
             .spawn(move || {
                 // Whatever ends this thread, a panic too, ends the others.
                 let stop = StopOnExit(shared);
-                placement.apply().and_then(|()| body()).inspect_err(|e| stop.0.fail(e))
+                placement.apply().and_then(|()| mover.run(spin, &stop.0)).inspect_err(|e| stop.0.fail(e))
             })
             .map_err(|source| Error::Thread { name, source: Arc::new(source) })
     }
@@ -519,7 +519,7 @@ impl Drop for StopOnExit {
     }
 }
 
-fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
+pub(crate) fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }

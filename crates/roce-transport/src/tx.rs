@@ -7,17 +7,15 @@ use roce_ring::{Consumer, Geometry};
 
 use crate::config::{Config, TxMode};
 use crate::error::{Error, Outcome};
+use crate::mover::{Mover, STEP};
 use crate::spin::{Backoff, SpinPolicy};
 use crate::transceiver::Shared;
-
-/// Messages that leave with one flush at most.
-const BATCH: usize = 16;
 
 /// Polls between two looks at the send completions when nothing waits.
 const REAP_EVERY: u32 = 16;
 
-/// Rounds in vain that the link gets to take what is left when a TX thread ends.
-const LAST_ROUNDS: u32 = 64;
+/// Steps in vain that the link gets to take what is left after the stop.
+const LAST_STEPS: u32 = 64;
 
 /// How our messages travel.
 #[derive(Debug, Clone, Copy)]
@@ -94,12 +92,10 @@ impl<S: UcSend> TxPath<S> {
     /// Takes the frame in a slot into the batch; `false` when the send queue has no room.
     pub(crate) fn stage(&mut self, slot: u32) -> Outcome<bool> {
         self.request.aim(slot);
-        self.try_stage()
-    }
-
-    /// As [`stage`](Self::stage), but waits for room; `false` when stopped meanwhile.
-    pub(crate) fn stage_waiting(&mut self, slot: u32) -> Outcome<bool> {
-        if self.stage(slot)? { Ok(true) } else { self.once_there_is_room(Self::try_stage) }
+        match self.send.stage(&self.request.wr) {
+            Ok(()) => Ok(self.count_sent()),
+            Err(e) => self.refused(e),
+        }
     }
 
     /// As [`send`](Self::send), for the first `len` bytes of the slot.
@@ -115,13 +111,6 @@ impl<S: UcSend> TxPath<S> {
     pub(crate) fn send(&mut self, slot: u32) -> Outcome<bool> {
         self.request.aim(slot);
         if self.try_send()? { Ok(true) } else { self.once_there_is_room(Self::try_send) }
-    }
-
-    fn try_stage(&mut self) -> Outcome<bool> {
-        match self.send.stage(&self.request.wr) {
-            Ok(()) => Ok(self.count_sent()),
-            Err(e) => self.refused(e),
-        }
     }
 
     #[inline]
@@ -203,47 +192,25 @@ impl<S: UcSend> TxPath<S> {
     }
 }
 
-/// The TX thread: sends what is published.
+/// TX ring to wire: sends what is published.
 pub(crate) struct TxLoop<S> {
-    pub(crate) path: TxPath<S>,
-    pub(crate) ring: Consumer,
-    pub(crate) spin: SpinPolicy,
-    pub(crate) shared: Arc<Shared>,
+    path: TxPath<S>,
+    ring: Consumer,
+    /// Steps that are left to it after the stop.
+    last_steps: u32,
 }
 
 impl<S: UcSend> TxLoop<S> {
-    pub(crate) fn run(mut self) -> Result<(), Error> {
-        let mut backoff = Backoff::new(self.spin);
-        while !self.shared.is_stopped() {
-            self.path.progress()?;
-            if self.send_batch(Consumer::next_published)? {
-                backoff.reset();
-            } else {
-                backoff.idle();
-            }
-        }
-        self.drain()
-    }
-
-    /// What was published before the stop still leaves, if the link takes it.
-    fn drain(&mut self) -> Result<(), Error> {
-        for _ in 0..self.ring.ring().geometry().num_pages().saturating_add(LAST_ROUNDS) {
-            if !self.send_batch(Consumer::find_published)? {
-                if !self.path.waiting && self.ring.find_published().is_none() {
-                    break;
-                }
-                std::thread::yield_now();
-            }
-            self.path.progress()?;
-        }
-        Ok(())
+    pub(crate) fn new(path: TxPath<S>, ring: Consumer) -> Self {
+        let last_steps = ring.ring().geometry().num_pages().saturating_add(LAST_STEPS);
+        Self { path, ring, last_steps }
     }
 
     /// Sends the slots that `next` finds published, and says whether there were any. The flag is cleared before the
     /// frame leaves, so that an answer never meets a flag still set.
-    fn send_batch(&mut self, next: impl Fn(&mut Consumer) -> Option<u32>) -> Result<bool, Error> {
+    fn send_batch(&mut self, next: impl Fn(&mut Consumer) -> Option<u32>) -> Outcome<bool> {
         let mut staged = 0;
-        while staged < BATCH
+        while staged < STEP
             && let Some(slot) = next(&mut self.ring)
             && self.path.stage(slot)?
         {
@@ -254,5 +221,26 @@ impl<S: UcSend> TxLoop<S> {
             self.path.flush()?;
         }
         Ok(staged > 0)
+    }
+}
+
+impl<S: UcSend> Mover for TxLoop<S> {
+    fn step(&mut self) -> Outcome<bool> {
+        self.path.progress()?;
+        self.send_batch(Consumer::next_published)
+    }
+
+    /// What was published before the stop still leaves, if the link takes it.
+    fn finish(&mut self) -> Outcome<bool> {
+        if self.last_steps == 0 {
+            return Ok(false);
+        }
+        self.last_steps -= 1;
+        let sent = self.send_batch(Consumer::find_published)?;
+        let goes_on = sent || self.path.waiting || self.ring.find_published().is_some();
+        if goes_on {
+            self.path.progress()?;
+        }
+        Ok(goes_on)
     }
 }

@@ -1,0 +1,43 @@
+//! The end of what moves a transceiver's messages, awaited by who closes it.
+
+use std::fmt;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::mover::Mover;
+
+/// Told once, by what has moved the messages.
+#[derive(Default)]
+pub(crate) struct Ending {
+    /// `None` until then.
+    left: Mutex<Option<Vec<Box<dyn Mover>>>>,
+    told: Condvar,
+}
+
+impl Ending {
+    /// Nothing moves messages from here on. `left` is freed by who closes: to destroy a queue pair takes long.
+    pub(crate) fn tell(&self, left: Vec<Box<dyn Mover>>) {
+        *self.lock() = Some(left);
+        self.told.notify_all();
+    }
+
+    /// Waits, and frees what is left.
+    pub(crate) fn collect(&self) {
+        let left = self.told().replace(Vec::new());
+        drop(left);
+    }
+
+    fn told(&self) -> MutexGuard<'_, Option<Vec<Box<dyn Mover>>>> {
+        let waiting = self.told.wait_while(self.lock(), |left| left.is_none());
+        waiting.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Vec<Box<dyn Mover>>>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ending").field("is_told", &self.lock().is_some()).finish_non_exhaustive()
+    }
+}
