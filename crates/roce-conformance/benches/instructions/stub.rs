@@ -1,18 +1,21 @@
-//! A queue pair without a wire: what one end stages, the other polls. Never inlined, so that callgrind tells its
-//! instructions from those of the library, and opaque, so that the optimiser leaves out none of what a real one needs:
-//! fields that are not read here, checks of results that are always good.
+//! Queue pairs without a wire: two of which one polls what the other stages, and one that supplies the thread which
+//! drives it. Never inlined, so that callgrind tells their instructions from those of the library, and opaque, so that
+//! the optimiser leaves out none of what a real one needs: fields that are not read here, checks of results that are
+//! always good.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::hint::black_box;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use roce_core::{
     CompletionError, ConnectError, Device, Mtu, PeerEndpoint, PostError, QpAttr, Qpn, Received,
     RecvCompletion, RecvKind, RecvWr, Rkey, SendWr, UcQp, UcRecv, UcSend, Verb, WireStats,
 };
+use roce_ring::{Consumer, Producer};
+use roce_transport::RingEnds;
 
 const DEPTH: usize = 64;
 const IS_WRITE: u32 = 1 << 31;
@@ -34,10 +37,16 @@ impl Wire {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct StubDevice {
-    pub(crate) out: Arc<Wire>,
-    pub(crate) back: Arc<Wire>,
+    out: Arc<Wire>,
+    back: Arc<Wire>,
+}
+
+impl StubDevice {
+    pub(crate) fn new(out: &Arc<Wire>, back: &Arc<Wire>) -> Self {
+        Self { out: Arc::clone(out), back: Arc::clone(back) }
+    }
 }
 
 #[derive(Debug)]
@@ -162,6 +171,123 @@ impl UcRecv for StubRecv {
             _ => Received::new(RecvKind::WriteWithImm, 64, Some(message & !IS_WRITE)),
         };
         black_box(out)[0] = black_box(RecvCompletion { id, result: Ok(received) });
+        black_box(Ok(1))
+    }
+}
+
+/// Keeps a transceiver's thread at work: gives it a message with each poll, or publishes the next one when it has sent
+/// one, and fails after so many.
+#[derive(Debug, Clone)]
+pub(crate) struct Supply {
+    pub(crate) pages: u32,
+    pub(crate) messages: u32,
+    /// The program's ends of the rings, to be there by connect.
+    pub(crate) ends: Arc<Mutex<Option<RingEnds>>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct SupplySend {
+    tx: Producer,
+    pages: u32,
+    messages: u32,
+    flushed: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct SupplyRecv {
+    rx: Consumer,
+    pages: u32,
+    messages: u32,
+    polled: u32,
+}
+
+impl Device for Supply {
+    type Qp = Self;
+    type Error = Infallible;
+
+    fn create_qp(&self, _: &QpAttr) -> Result<Self, Infallible> {
+        Ok(self.clone())
+    }
+}
+
+impl UcQp for Supply {
+    type Send = SupplySend;
+    type Recv = SupplyRecv;
+    type Error = Infallible;
+
+    fn qpn(&self) -> Qpn {
+        Qpn::from_low_bits(1)
+    }
+
+    fn rkey(&self) -> Rkey {
+        Rkey::new(1)
+    }
+
+    fn local_ip(&self) -> Ipv4Addr {
+        Ipv4Addr::LOCALHOST
+    }
+
+    fn path_mtu(&self) -> Mtu {
+        Mtu::B4096
+    }
+
+    fn wire_stats(&self) -> Arc<dyn WireStats> {
+        Arc::new(NoStats)
+    }
+
+    fn post_recv(&mut self, _: RecvWr) -> Result<(), PostError> {
+        Ok(())
+    }
+
+    fn connect(self, _: &PeerEndpoint) -> Result<(SupplySend, SupplyRecv), ConnectError<Self>> {
+        let Self { pages, messages, ref ends } = self;
+        let RingEnds { rx, tx } = ends.lock().expect("no panic").take().expect("the ends of the rings");
+        tx.publish(0);
+        let send = SupplySend { tx, pages, messages, flushed: 0 };
+        Ok((send, SupplyRecv { rx, pages, messages, polled: 0 }))
+    }
+}
+
+impl UcSend for SupplySend {
+    #[inline(never)]
+    fn stage(&mut self, wr: &SendWr) -> Result<(), PostError> {
+        black_box(wr);
+        black_box(Ok(()))
+    }
+
+    #[inline(never)]
+    fn flush(&mut self) -> Result<usize, PostError> {
+        self.flushed += 1;
+        if self.flushed == self.messages {
+            return Err(PostError::QueueFull);
+        }
+        self.tx.publish(self.flushed % self.pages);
+        black_box(Ok(0))
+    }
+
+    #[inline(never)]
+    fn reap(&mut self) -> Result<(), CompletionError> {
+        black_box(Ok(()))
+    }
+}
+
+impl UcRecv for SupplyRecv {
+    #[inline(never)]
+    fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError> {
+        black_box(wr);
+        black_box(Ok(()))
+    }
+
+    #[inline(never)]
+    fn poll(&mut self, out: &mut [RecvCompletion]) -> Result<usize, CompletionError> {
+        if self.polled == self.messages {
+            return Err(CompletionError { what: "receive", reason: "no more", status: 0, vendor: 0 });
+        }
+        let slot = self.polled % self.pages;
+        self.rx.claim(slot);
+        self.polled += 1;
+        let received = Received::new(RecvKind::WriteWithImm, 64, Some(slot));
+        black_box(out)[0] = black_box(RecvCompletion { id: slot, result: Ok(received) });
         black_box(Ok(1))
     }
 }
