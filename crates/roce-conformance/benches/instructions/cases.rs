@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::ptr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cudaq_realtime_cpu_roce_transport as capi;
 use roce_conformance::{Links, Side, SoftLinks};
@@ -194,12 +194,12 @@ fn hand_off(messages: u32) {
 
 /// A thread of the transceiver's own, which the queue pair itself keeps supplied until it fails.
 fn monitor(mode: Mode, messages: u32) {
-    let supply = Supply { pages: PAGES, messages, ends: Arc::new(Mutex::new(None)) };
-    let ends = Arc::clone(&supply.ends);
+    let supply = Supply::of(messages);
+    let device = supply.clone();
     let config = config(mode, TxMode::WriteWithImm).build().expect("valid");
-    let transceiver = Transceiver::with_device(config, move |_| Ok(supply.clone()));
+    let transceiver = Transceiver::with_device(config, move |_| Ok(device.clone()));
     transceiver.setup().expect("a stub sets up");
-    *ends.lock().expect("no panic") = transceiver.take_ends();
+    supply.play(transceiver.take_ends().expect("once"));
     transceiver.connect(&peer()).expect("a stub connects");
     transceiver.blocking_monitor().expect_err("the supply runs out");
     assert_eq!(transceiver.state(), State::Failed);

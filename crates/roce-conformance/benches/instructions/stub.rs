@@ -14,7 +14,6 @@ use roce_core::{
     CompletionError, ConnectError, Device, Mtu, PeerEndpoint, PostError, QpAttr, Qpn, Received,
     RecvCompletion, RecvKind, RecvWr, Rkey, SendWr, UcQp, UcRecv, UcSend, Verb, WireStats,
 };
-use roce_ring::{Consumer, Producer};
 use roce_transport::RingEnds;
 
 const DEPTH: usize = 64;
@@ -49,10 +48,11 @@ impl StubDevice {
     }
 }
 
+/// Not connected yet.
 #[derive(Debug)]
-pub(crate) struct StubQp {
-    out: Arc<Wire>,
-    recv: StubRecv,
+pub(crate) struct StubQp<S = StubSend, R = StubRecv> {
+    send: S,
+    recv: R,
 }
 
 #[derive(Debug)]
@@ -82,14 +82,14 @@ impl Device for StubDevice {
 
     fn create_qp(&self, attr: &QpAttr) -> Result<StubQp, Infallible> {
         let posted = VecDeque::with_capacity(attr.recv_depth as usize + 1);
-        let recv = StubRecv { back: Arc::clone(&self.back), taken: 0, posted };
-        Ok(StubQp { out: Arc::clone(&self.out), recv })
+        let send = StubSend { out: Arc::clone(&self.out), staged: 0 };
+        Ok(StubQp { send, recv: StubRecv { back: Arc::clone(&self.back), taken: 0, posted } })
     }
 }
 
-impl UcQp for StubQp {
-    type Send = StubSend;
-    type Recv = StubRecv;
+impl<S: UcSend, R: UcRecv> UcQp for StubQp<S, R> {
+    type Send = S;
+    type Recv = R;
     type Error = Infallible;
 
     fn qpn(&self) -> Qpn {
@@ -116,8 +116,8 @@ impl UcQp for StubQp {
         self.recv.post_recv(wr)
     }
 
-    fn connect(self, _: &PeerEndpoint) -> Result<(StubSend, StubRecv), ConnectError<Self>> {
-        Ok((StubSend { out: self.out, staged: 0 }, self.recv))
+    fn connect(self, _: &PeerEndpoint) -> Result<(S, R), ConnectError<Self>> {
+        Ok((self.send, self.recv))
     }
 }
 
@@ -179,72 +179,49 @@ impl UcRecv for StubRecv {
 /// one, and fails after so many.
 #[derive(Debug, Clone)]
 pub(crate) struct Supply {
-    pub(crate) pages: u32,
-    pub(crate) messages: u32,
-    /// The program's ends of the rings, to be there by connect.
-    pub(crate) ends: Arc<Mutex<Option<RingEnds>>>,
+    messages: u32,
+    ends: Arc<Mutex<Option<RingEnds>>>,
+}
+
+impl Supply {
+    pub(crate) fn of(messages: u32) -> Self {
+        Self { messages, ends: Arc::default() }
+    }
+
+    /// The program's ends of the rings, before a thread runs. The first message is published now.
+    pub(crate) fn play(&self, ends: RingEnds) {
+        ends.tx.publish(0);
+        *self.ends.lock().expect("no panic") = Some(ends);
+    }
+
+    /// The slot of the next message, and the ends of the rings; `None` after the last.
+    fn next<R>(&self, done: u32, with: impl FnOnce(u32, &mut RingEnds) -> R) -> Option<R> {
+        let mut ends = self.ends.lock().expect("no panic");
+        let ends = ends.as_mut().expect("the ends of the rings");
+        let slot = done % ends.tx.ring().geometry().num_pages();
+        (done < self.messages).then(|| with(slot, ends))
+    }
 }
 
 #[derive(Debug)]
 pub(crate) struct SupplySend {
-    tx: Producer,
-    pages: u32,
-    messages: u32,
+    supply: Supply,
     flushed: u32,
 }
 
 #[derive(Debug)]
 pub(crate) struct SupplyRecv {
-    rx: Consumer,
-    pages: u32,
-    messages: u32,
+    supply: Supply,
     polled: u32,
 }
 
 impl Device for Supply {
-    type Qp = Self;
+    type Qp = StubQp<SupplySend, SupplyRecv>;
     type Error = Infallible;
 
-    fn create_qp(&self, _: &QpAttr) -> Result<Self, Infallible> {
-        Ok(self.clone())
-    }
-}
-
-impl UcQp for Supply {
-    type Send = SupplySend;
-    type Recv = SupplyRecv;
-    type Error = Infallible;
-
-    fn qpn(&self) -> Qpn {
-        Qpn::from_low_bits(1)
-    }
-
-    fn rkey(&self) -> Rkey {
-        Rkey::new(1)
-    }
-
-    fn local_ip(&self) -> Ipv4Addr {
-        Ipv4Addr::LOCALHOST
-    }
-
-    fn path_mtu(&self) -> Mtu {
-        Mtu::B4096
-    }
-
-    fn wire_stats(&self) -> Arc<dyn WireStats> {
-        Arc::new(NoStats)
-    }
-
-    fn post_recv(&mut self, _: RecvWr) -> Result<(), PostError> {
-        Ok(())
-    }
-
-    fn connect(self, _: &PeerEndpoint) -> Result<(SupplySend, SupplyRecv), ConnectError<Self>> {
-        let Self { pages, messages, ref ends } = self;
-        let RingEnds { rx, tx } = ends.lock().expect("no panic").take().expect("the ends of the rings");
-        tx.publish(0);
-        let send = SupplySend { tx, pages, messages, flushed: 0 };
-        Ok((send, SupplyRecv { rx, pages, messages, polled: 0 }))
+    fn create_qp(&self, _: &QpAttr) -> Result<Self::Qp, Infallible> {
+        let send = SupplySend { supply: self.clone(), flushed: 0 };
+        Ok(StubQp { send, recv: SupplyRecv { supply: self.clone(), polled: 0 } })
     }
 }
 
@@ -258,11 +235,8 @@ impl UcSend for SupplySend {
     #[inline(never)]
     fn flush(&mut self) -> Result<usize, PostError> {
         self.flushed += 1;
-        if self.flushed == self.messages {
-            return Err(PostError::QueueFull);
-        }
-        self.tx.publish(self.flushed % self.pages);
-        black_box(Ok(0))
+        let published = self.supply.next(self.flushed, |slot, ends| ends.tx.publish(slot));
+        black_box(published.map(|()| 0).ok_or(PostError::QueueFull))
     }
 
     #[inline(never)]
@@ -278,13 +252,15 @@ impl UcRecv for SupplyRecv {
         black_box(Ok(()))
     }
 
+    /// The slot is free again before its message is handed over.
     #[inline(never)]
     fn poll(&mut self, out: &mut [RecvCompletion]) -> Result<usize, CompletionError> {
-        if self.polled == self.messages {
-            return Err(CompletionError { what: "receive", reason: "no more", status: 0, vendor: 0 });
-        }
-        let slot = self.polled % self.pages;
-        self.rx.claim(slot);
+        let slot = self.supply.next(self.polled, |slot, ends| {
+            ends.rx.claim(slot);
+            slot
+        });
+        let over = CompletionError { what: "receive", reason: "no more", status: 0, vendor: 0 };
+        let slot = slot.ok_or(over)?;
         self.polled += 1;
         let received = Received::new(RecvKind::WriteWithImm, 64, Some(slot));
         black_box(out)[0] = black_box(RecvCompletion { id: slot, result: Ok(received) });
