@@ -25,6 +25,6 @@ pub use frame::{FrameMetadata, FrameTime, ImmediateLayout, METADATA_LEN, ShortMe
 pub use ids::{Gid, IdError, Mtu, Psn, Qpn, Rkey};
 pub use qp::{
     CompletionError, ConnectError, Device, Lead, PostError, QpAttr, Received, RecvCompletion, RecvKind,
-    RecvWr, SendWr, Sge, UcQp, UcRecv, UcSend, Verb, WireStats,
+    RecvWr, SendWr, Sge, UcQp, UcRecv, UcSend, Verb, WireId, WireStats,
 };
 pub use region::{DmaRegion, Memory, MemoryPart, OutOfBounds, RegionId};

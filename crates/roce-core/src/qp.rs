@@ -127,6 +127,23 @@ pub trait UcRecv: Send + 'static {
     fn poll_landed(&mut self, out: &mut [RecvCompletion]) -> Result<usize, CompletionError> {
         self.poll(out)
     }
+
+    /// The wire that a poll takes messages from, where it takes them for other queue pairs as well: those that name
+    /// the same one see theirs by [`poll_landed`](Self::poll_landed) then.
+    fn shared_wire(&self) -> Option<WireId> {
+        None
+    }
+}
+
+/// Tells apart the wires of a process that queue pairs share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WireId(usize);
+
+impl WireId {
+    /// That of whoever holds this: no two that exist at the same time are equal.
+    pub fn of<T>(wire: &Arc<T>) -> Self {
+        Self(Arc::as_ptr(wire).addr())
+    }
 }
 
 /// Bytes of a registered region.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use roce_core::{CompletionError, Memory, PostError, Received, RecvCompletion, RecvWr, UcRecv};
+use roce_core::{CompletionError, Memory, PostError, Received, RecvCompletion, RecvWr, UcRecv, WireId};
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::device::Registration;
@@ -104,5 +104,9 @@ impl UcRecv for SoftRecv {
     /// Bytes land while somebody polls, and their completions are queued then.
     fn poll_landed(&mut self, out: &mut [RecvCompletion]) -> Result<usize, CompletionError> {
         Ok(self.queue.take(out))
+    }
+    /// The socket of the address.
+    fn shared_wire(&self) -> Option<WireId> {
+        Some(WireId::of(&self.registration.port))
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use roce_core::{
     CompletionError, ConnectError, Device, Mtu, PeerEndpoint, PostError, Psn, QpAttr, Qpn, RecvCompletion,
-    RecvWr, Rkey, SendWr, UcQp, UcRecv, UcSend, WireStats,
+    RecvWr, Rkey, SendWr, UcQp, UcRecv, UcSend, WireId, WireStats,
 };
 #[cfg(feature = "soft")]
 use roce_soft::{SoftConfig, SoftDevice, SoftError};
@@ -301,6 +301,10 @@ impl UcRecv for AnyRecv {
 
     fn counts_packets(&self) -> bool {
         on_link!(self, recv => recv.counts_packets())
+    }
+
+    fn shared_wire(&self) -> Option<WireId> {
+        on_link!(self, recv => recv.shared_wire())
     }
 
     fn poll_landed(&mut self, out: &mut [RecvCompletion]) -> Result<usize, CompletionError> {

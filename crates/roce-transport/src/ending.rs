@@ -20,6 +20,15 @@ impl Ending {
         self.told.notify_all();
     }
 
+    pub(crate) fn is_told(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    /// Returns once it is told.
+    pub(crate) fn wait(&self) {
+        drop(self.told());
+    }
+
     /// Waits, and frees what is left.
     pub(crate) fn collect(&self) {
         let left = self.told().replace(Vec::new());
@@ -38,6 +47,6 @@ impl Ending {
 
 impl fmt::Debug for Ending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ending").field("is_told", &self.lock().is_some()).finish_non_exhaustive()
+        f.debug_struct("Ending").field("is_told", &self.is_told()).finish_non_exhaustive()
     }
 }

@@ -113,6 +113,9 @@ pub enum Error {
         /// Why.
         source: Arc<std::io::Error>,
     },
+    /// The shared poller that moved its messages was dropped.
+    #[error("the shared poller is gone that moved the messages; keep it until its transceivers are closed")]
+    PollerGone,
     /// A thread of ours panicked: a defect.
     #[error("thread {name} panicked: {message}")]
     Panic {
@@ -148,4 +151,10 @@ impl From<RingError> for Error {
     fn from(e: RingError) -> Self {
         Self::Ring(Arc::new(e))
     }
+}
+
+/// What a panic said.
+pub(crate) fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }

@@ -31,12 +31,14 @@ mod frames;
 mod loss;
 mod mover;
 mod pending;
+mod poller;
 mod rx;
 mod spin;
 mod stats;
 mod transceiver;
 mod tx;
 mod unified;
+mod wire;
 
 pub use config::{
     Config, ConfigBuilder, ConfigError, ImmediateFormat, MemoryLock, Mode, OverrunPolicy, TornFrames, TxMode,
@@ -45,6 +47,7 @@ pub use cpu::pin_current_thread;
 pub use device::{AnyDevice, AnyQp, AnyRecv, AnySend, DeviceConfig, DeviceError};
 pub use error::Error;
 pub use frames::frame_metadata;
+pub use poller::{Monitor, PollerOptions, SharedPoller};
 pub use spin::{Backoff, SpinPolicy};
 pub use stats::Stats;
 pub use transceiver::{RingEnds, State, Transceiver};

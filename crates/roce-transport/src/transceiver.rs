@@ -14,7 +14,7 @@ use crate::config::{Config, MemoryLock, Mode};
 use crate::cpu::Placement;
 use crate::device::AnyDevice;
 use crate::ending::Ending;
-use crate::error::Error;
+use crate::error::{Error, text_of};
 use crate::forward::ForwardLoop;
 use crate::mover::Mover;
 use crate::rx::{Gate, NoGate, RxLoop, RxPath, receive_of};
@@ -64,7 +64,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn new(num_pages: u32) -> Self {
+    pub(crate) fn new(num_pages: u32) -> Self {
         Self {
             open_slots: AtomicU32::new(num_pages),
             error: OnceLock::new(),
@@ -263,8 +263,9 @@ impl<D: Device> Transceiver<D> {
         result
     }
 
-    /// Ends the threads, waits for them, and releases everything. Any thread, any number of times. A
-    /// [`Unified`] refuses from here on, and releases the queue pair when it is dropped.
+    /// Ends the threads, or the part in a [`SharedPoller`](crate::SharedPoller), waits for that, and releases
+    /// everything. Any thread, any number of times. A [`Unified`] refuses from here on, and releases the queue pair
+    /// when it is dropped.
     pub fn close(&self) {
         self.shared.stop();
         if matches!(self.lock().phase, Phase::Monitored) {
@@ -457,6 +458,10 @@ impl<D: Device> Transceiver<D> {
         })
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     fn run_threads(&self, workers: Vec<Worker>) -> Result<(), Error> {
         let mut threads = Vec::with_capacity(workers.len());
         let mut result = Ok(());
@@ -517,9 +522,4 @@ impl Drop for StopOnExit {
     fn drop(&mut self) {
         self.0.stop();
     }
-}
-
-pub(crate) fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }

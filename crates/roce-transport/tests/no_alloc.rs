@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{monitor, pair, peer_of, publish, soft, take, unused_addr, wait_for};
-use roce_transport::{Mode, State, Transceiver};
+use roce_transport::{ConfigBuilder, Mode, PollerOptions, SharedPoller, State, Transceiver};
 
 /// Counts what is allocated, by every thread of the process.
 struct Counting;
@@ -40,6 +40,7 @@ fn memory() {
     a_transceiver_takes_less_than_a_mebibyte();
     threads_allocate_nothing_once_running();
     unified_allocates_nothing_once_running();
+    a_shared_poller_allocates_nothing_once_running_and_frees_all_in_the_end();
 }
 
 fn a_transceiver_takes_less_than_a_mebibyte() {
@@ -90,6 +91,37 @@ fn unified_allocates_nothing_once_running() {
     (200..2200).for_each(&mut round_trip);
     assert_eq!(CALLS.load(Ordering::Relaxed) - before, 0);
     close(&a, &b);
+}
+
+fn a_shared_poller_allocates_nothing_once_running_and_frees_all_in_the_end() {
+    let before = in_use();
+    let poller = SharedPoller::start(PollerOptions::default()).expect("a thread");
+    let forward = |b: ConfigBuilder| b.mode(Mode::Forward);
+    let pairs: Vec<_> = (0..8).map(|_| pair(|b| b, |b| b.mode(Mode::Unified), forward)).collect();
+    let mut callers: Vec<_> = pairs.iter().map(|(caller, _)| caller.take_unified().expect("once")).collect();
+    pairs.iter().for_each(|(_, service)| drop(poller.add(service).expect("connected")));
+    let mut round_trip = |n: u32| {
+        for caller in &mut callers {
+            caller.tx_publish(n % 64).expect("sent");
+            wait_for("an echo", || caller.rx_poll().expect("open"));
+        }
+    };
+    (0..200).for_each(&mut round_trip);
+    let calls = CALLS.load(Ordering::Relaxed);
+    (200..1200).for_each(&mut round_trip);
+    assert_eq!(CALLS.load(Ordering::Relaxed) - calls, 0);
+    drop((callers, pairs));
+    // Nothing lives in the poller of those that are gone.
+    assert_eq!(in_use().0, before.0, "descriptors");
+    assert_eq!(in_use().1, before.1 + 1, "threads, and the poller's own");
+    drop(poller);
+    assert_eq!(in_use(), before, "descriptors and threads");
+}
+
+/// Open descriptors and threads of the process.
+fn in_use() -> (usize, usize) {
+    let count = |what| std::fs::read_dir(what).expect("the kernel tells").count();
+    (count("/proc/self/fd"), count("/proc/self/task"))
 }
 
 fn close(a: &Arc<Transceiver>, b: &Arc<Transceiver>) {
