@@ -49,6 +49,11 @@ impl VerbsLinks {
         Self { a, b }
     }
 
+    /// Whether one of them is the kernel's: its driver asks the kernel to send, by a system call.
+    pub fn are_software(&self) -> bool {
+        [&self.a, &self.b].iter().any(|port| is_rxe(&port.device))
+    }
+
     fn port(&self, side: Side) -> &Port {
         match side {
             Side::A => &self.a,

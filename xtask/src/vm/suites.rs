@@ -103,6 +103,7 @@ const SUITES: &[Suite] = &[
     verbs(UNIT, Net::Lo, 9000, LO),
     verbs("device", Net::Lo, 9000, LO),
     conformance("device", Net::Lo, 9000, LO),
+    conformance("quiet_device", Net::Lo, 9000, LO),
     conformance("device", Net::Veth, 9000, PAIR).only(&[
         "messages::",
         "torn::",
@@ -245,7 +246,7 @@ fn for_devices(interface: bool) -> Vec<&'static Suite> {
     let mut suites: Vec<&Suite> = Vec::new();
     for suite in SUITES {
         let wanted = match suite.test {
-            UNIT | "device" | "device_emulation" | "device_calls" => true,
+            UNIT | "device" | "quiet_device" | "device_emulation" | "device_calls" => true,
             test => interface && changes_interface(test),
         };
         if wanted && !suites.iter().any(|other| (other.package, other.test) == (suite.package, suite.test)) {
@@ -596,11 +597,12 @@ mod tests {
                 "roce-verbs unit",
                 "roce-verbs device",
                 "roce-conformance device",
+                "roce-conformance quiet_device",
                 "xtask device_emulation",
                 "xtask device_calls"
             ]
         );
-        assert_eq!(names(true)[5..], ["roce-conformance network", "roce-verbs link_down"]);
+        assert_eq!(names(true)[6..], ["roce-conformance network", "roce-verbs link_down"]);
     }
 
     #[test]
