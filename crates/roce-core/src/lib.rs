@@ -27,4 +27,4 @@ pub use qp::{
     CompletionError, ConnectError, Device, Lead, PostError, QpAttr, Received, RecvCompletion, RecvKind,
     RecvWr, SendWr, Sge, UcQp, UcRecv, UcSend, Verb, WireId, WireStats,
 };
-pub use region::{DmaRegion, Memory, MemoryPart, OutOfBounds, RegionId};
+pub use region::{DmaRegion, Line, Memory, MemoryPart, OutOfBounds, RegionId};

@@ -116,6 +116,18 @@ impl Memory {
         Ok(MemoryPart { first, len, memory: PhantomData })
     }
 
+    /// The line at `offset`, unchecked.
+    ///
+    /// # Safety
+    ///
+    /// The `offset`th byte is on the boundary of a word, and it and those behind it that make a [`Line`] lie in the
+    /// memory.
+    #[inline]
+    pub unsafe fn line_unchecked(&self, offset: usize) -> Line<'_> {
+        // SAFETY: the caller promises that it is inside.
+        Line { first: unsafe { self.base.add(offset) }.cast(), memory: PhantomData }
+    }
+
     /// Copies the bytes at `offset` out, as many as `out` takes, or none at all.
     #[inline]
     pub fn load(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
@@ -165,16 +177,16 @@ impl MemoryPart<'_> {
     #[inline]
     pub fn load(self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
         let at = self.locate(offset, out.len())?.as_ptr();
-        let (edge, rest) = out.split_at_mut(at.align_offset(WORD).min(out.len()));
+        let (edge, rest) = out.split_at_mut(bytes_to_boundary(at).min(out.len()));
         let (words, tail) = rest.as_chunks_mut::<WORD>();
         let middle = at.wrapping_add(edge.len());
         let behind = middle.wrapping_add(words.len() * WORD);
         // SAFETY: `locate` found all these bytes in the region, and `middle` is the boundary of a word where there
         // are words at all.
         unsafe {
-            load_bytes(at, edge);
+            load_edge(at, edge);
             load_words(middle.cast(), words);
-            load_bytes(behind, tail);
+            load_edge(behind, tail);
         }
         Ok(())
     }
@@ -183,16 +195,16 @@ impl MemoryPart<'_> {
     #[inline]
     pub fn store(self, offset: u64, from: &[u8]) -> Result<(), OutOfBounds> {
         let at = self.locate(offset, from.len())?.as_ptr();
-        let (edge, rest) = from.split_at(at.align_offset(WORD).min(from.len()));
+        let (edge, rest) = from.split_at(bytes_to_boundary(at).min(from.len()));
         let (words, tail) = rest.as_chunks::<WORD>();
         let middle = at.wrapping_add(edge.len());
         let behind = middle.wrapping_add(words.len() * WORD);
         // SAFETY: `locate` found all these bytes in the region, and `middle` is the boundary of a word where there
         // are words at all.
         unsafe {
-            store_bytes(at, edge);
+            store_edge(at, edge);
             store_words(middle.cast(), words);
-            store_bytes(behind, tail);
+            store_edge(behind, tail);
         }
         Ok(())
     }
@@ -208,10 +220,81 @@ impl MemoryPart<'_> {
     }
 }
 
+/// As many words of a [`Memory`] as a cache line has, for short messages: each access is one instruction.
+#[derive(Debug, Clone, Copy)]
+pub struct Line<'a> {
+    first: NonNull<u64>,
+    memory: PhantomData<&'a Memory>,
+}
+
+impl Line<'_> {
+    /// Words that it has.
+    pub const WORDS: usize = 8;
+
+    /// The word at `at`, as it lies in memory.
+    ///
+    /// # Panics
+    ///
+    /// When `at` is not below [`WORDS`](Self::WORDS).
+    #[inline]
+    pub fn load(self, at: usize) -> u64 {
+        self.word(at).load(Ordering::Relaxed)
+    }
+
+    /// Replaces the word at `at`.
+    ///
+    /// # Panics
+    ///
+    /// As [`load`](Self::load).
+    #[inline]
+    pub fn store(self, at: usize, word: u64) {
+        self.word(at).store(word, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at < Self::WORDS, "word {at} of a line");
+        // SAFETY: whoever made the line promised this many aligned words in the memory, which the borrow keeps.
+        unsafe { AtomicU64::from_ptr(self.first.as_ptr().wrapping_add(at)) }
+    }
+}
+
+/// Bytes from `at` to the next boundary of a word.
+#[inline]
+fn bytes_to_boundary(at: *mut u8) -> usize {
+    at.addr().wrapping_neg() % WORD
+}
+
+/// Most copies have no edge: their caller is to be no longer for it.
+///
+/// # Safety
+///
+/// As for [`load_bytes`].
+#[inline]
+unsafe fn load_edge(at: *mut u8, out: &mut [u8]) {
+    if !out.is_empty() {
+        // SAFETY: the caller's promise.
+        unsafe { load_bytes(at, out) };
+    }
+}
+
+/// As [`load_edge`], the other way.
+///
+/// # Safety
+///
+/// As for [`store_bytes`].
+#[inline]
+unsafe fn store_edge(at: *mut u8, from: &[u8]) {
+    if !from.is_empty() {
+        // SAFETY: the caller's promise.
+        unsafe { store_bytes(at, from) };
+    }
+}
+
 /// # Safety
 ///
 /// The bytes at `at`, as many as `out` has, lie in a region that is alive.
-#[inline]
+#[inline(never)]
 unsafe fn load_bytes(at: *mut u8, out: &mut [u8]) {
     for (i, byte) in out.iter_mut().enumerate() {
         // SAFETY: the caller's promise covers byte `i`, which has no alignment to keep.
@@ -233,7 +316,7 @@ unsafe fn load_words(at: *mut u64, out: &mut [[u8; WORD]]) {
 /// # Safety
 ///
 /// The bytes at `at`, as many as `from` has, lie in a region that is alive.
-#[inline]
+#[inline(never)]
 unsafe fn store_bytes(at: *mut u8, from: &[u8]) {
     for (i, byte) in from.iter().enumerate() {
         // SAFETY: the caller's promise covers byte `i`, which has no alignment to keep.

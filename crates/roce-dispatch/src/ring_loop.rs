@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use roce_ring::{Consumer, Producer};
 use roce_transport::{Backoff, SpinPolicy};
 
-use crate::server::Server;
+use crate::server::{Outcome, Server};
 use crate::stats::{DispatchStats, Event};
 use crate::{DispatchError, FunctionTable};
 
@@ -84,22 +84,22 @@ impl RingLoop {
         let Some(slot) = self.rx.next_published() else { return Step::Wait };
         let Some(message) = self.rx.peek(slot) else { return Step::Wait };
 
-        let request = self.server.read(message.bytes());
-        if message.overwritten() {
-            return self.again();
-        }
-        let Some(request) = request else {
-            self.server.stats().count(Event::BadMagic);
-            self.rx.claim(slot);
-            return Step::Done;
-        };
-        if !self.tx.is_free(slot) {
-            return Step::Wait;
-        }
-        self.server.answer(&request, slot, self.tx.slot(slot));
+        let may_answer = || !message.overwritten() && self.tx.is_free(slot);
+        let lines = (self.rx.ring().line(slot), self.tx.ring().line(slot));
+        let slots = || (message.bytes(), self.tx.slot(slot));
+        let outcome = self.server.exchange(lines, slot, slots, may_answer);
         // The newer bytes may have landed before the overrun was noted, and so before the copy.
         if message.overwritten() {
             return self.again();
+        }
+        match outcome {
+            Outcome::Answered => {}
+            Outcome::Held => return Step::Wait,
+            Outcome::NoRequest => {
+                self.server.stats().count(Event::BadMagic);
+                self.rx.claim(slot);
+                return Step::Done;
+            }
         }
         // RX first: a peer that reuses the slot as soon as it has the answer must not find it taken.
         self.rx.claim(slot);

@@ -21,6 +21,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of either header.
 pub const HEADER_LEN: usize = 24;
+/// Words of either header.
+pub(crate) const HEADER_WORDS: usize = HEADER_LEN / size_of::<u64>();
 /// The first word of a request.
 pub const REQUEST_MAGIC: u32 = 0x4355_5152;
 /// The first word of a response.
@@ -94,6 +96,7 @@ impl Request {
     ///
     /// # Errors
     /// [`FrameError::Short`], [`FrameError::Magic`].
+    #[inline]
     pub fn parse(frame: &[u8]) -> Result<Self, FrameError> {
         let (wire, _) =
             RequestWire::ref_from_prefix(frame).map_err(|_| FrameError::Short { len: frame.len() })?;
@@ -106,7 +109,16 @@ impl Request {
         })
     }
 
+    /// As [`parse`](Self::parse), from the header's three words.
+    #[inline]
+    pub(crate) fn from_words(words: [u64; HEADER_WORDS]) -> Option<Self> {
+        let [first, second, ptp_timestamp] = words.map(u64::from_le);
+        let [(magic, function_id), (arg_len, request_id)] = [first, second].map(halves);
+        (magic == REQUEST_MAGIC).then_some(Self { function_id, arg_len, request_id, ptp_timestamp })
+    }
+
     /// Writes the header to the start of `frame`, which has at least [`HEADER_LEN`] bytes.
+    #[inline]
     pub fn emit(&self, frame: &mut [u8]) {
         let wire = RequestWire {
             magic: REQUEST_MAGIC.into(),
@@ -122,6 +134,7 @@ impl Request {
     ///
     /// # Errors
     /// [`FrameError::Length`] when they do not fit the frame.
+    #[inline]
     pub fn payload<'a>(&self, frame: &'a [u8]) -> Result<&'a [u8], FrameError> {
         payload(frame, self.arg_len)
     }
@@ -141,10 +154,19 @@ pub struct Response {
 }
 
 impl Response {
+    /// Says that there are `result_len` bytes of results, which fit a frame.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // a frame's length has 32 bits
+    pub(crate) fn success(request: &Request, result_len: usize) -> Self {
+        let Request { request_id, ptp_timestamp, .. } = *request;
+        Self { status: Status::SUCCESS, result_len: result_len as u32, request_id, ptp_timestamp }
+    }
+
     /// Reads the header at the start of `frame`.
     ///
     /// # Errors
     /// [`FrameError::Short`], [`FrameError::Magic`].
+    #[inline]
     pub fn parse(frame: &[u8]) -> Result<Self, FrameError> {
         let (wire, _) =
             ResponseWire::ref_from_prefix(frame).map_err(|_| FrameError::Short { len: frame.len() })?;
@@ -157,7 +179,16 @@ impl Response {
         })
     }
 
+    /// As [`emit`](Self::emit), as the header's three words.
+    #[inline]
+    pub(crate) fn to_words(self) -> [u64; HEADER_WORDS] {
+        let status = self.status.code().cast_unsigned();
+        let second = joined(self.result_len, self.request_id);
+        [joined(RESPONSE_MAGIC, status), second, self.ptp_timestamp].map(u64::to_le)
+    }
+
     /// Writes the header to the start of `frame`, which has at least [`HEADER_LEN`] bytes.
+    #[inline]
     pub fn emit(&self, frame: &mut [u8]) {
         let wire = ResponseWire {
             magic: RESPONSE_MAGIC.into(),
@@ -173,15 +204,30 @@ impl Response {
     ///
     /// # Errors
     /// [`FrameError::Length`] when they do not fit the frame.
+    #[inline]
     pub fn payload<'a>(&self, frame: &'a [u8]) -> Result<&'a [u8], FrameError> {
         payload(frame, self.result_len)
     }
 }
 
+/// Low and high.
+#[inline]
+#[allow(clippy::cast_possible_truncation)] // a half
+fn halves(word: u64) -> (u32, u32) {
+    (word as u32, (word >> 32) as u32)
+}
+
+#[inline]
+fn joined(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+#[inline]
 fn check_magic(expected: u32, found: U32) -> Result<(), FrameError> {
     if found == expected { Ok(()) } else { Err(FrameError::Magic { expected, found: found.get() }) }
 }
 
+#[inline]
 fn payload(frame: &[u8], claimed: u32) -> Result<&[u8], FrameError> {
     let rest = frame.get(HEADER_LEN..).unwrap_or_default();
     usize::try_from(claimed)
@@ -350,6 +396,27 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    proptest! {
+        #[test]
+        fn a_header_by_the_word_is_the_header_by_the_byte(
+            magic in prop_oneof![Just(REQUEST_MAGIC), any::<u32>()],
+            rest in any::<[u8; HEADER_LEN - 4]>(),
+            (status, result_len, request_id, ptp_timestamp) in any::<(i32, u32, u32, u64)>(),
+        ) {
+            let mut bytes = [0; HEADER_LEN];
+            bytes[..4].copy_from_slice(&magic.to_le_bytes());
+            bytes[4..].copy_from_slice(&rest);
+            let words: Vec<u64> = bytes.as_chunks().0.iter().map(|&word| u64::from_ne_bytes(word)).collect();
+            let words = words.try_into().expect("three words");
+            prop_assert_eq!(Request::from_words(words), Request::parse(&bytes).ok());
+
+            let status = Status::from_code(status);
+            let response = Response { status, result_len, request_id, ptp_timestamp };
+            response.emit(&mut bytes);
+            prop_assert_eq!(response.to_words().map(u64::to_ne_bytes).concat(), bytes);
+        }
+    }
 
     #[test]
     fn known_function_ids() {

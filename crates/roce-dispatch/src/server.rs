@@ -2,35 +2,53 @@
 
 #![forbid(unsafe_code)]
 
+use roce_core::Line;
 use roce_ring::{Geometry, SlotBytes};
+use zerocopy::IntoBytes;
 
 use crate::buffer::Buffer;
-use crate::rpc::{HEADER_LEN, Request, Response, Status};
+use crate::raw::RawFunction;
+use crate::rpc::{HEADER_LEN, HEADER_WORDS, Request, Response, Status};
 use crate::stats::{DispatchStats, Event};
-use crate::table::{Handler, call};
+use crate::table::{Function, Handler, call};
 use crate::{DispatchError, FunctionTable};
+
+const WORD: usize = size_of::<u64>();
+/// Bytes of arguments or results that lie in the first line of a frame.
+const SHORT: usize = Line::WORDS * WORD - HEADER_LEN;
 
 /// The functions, and private copies of the request and the response in hand.
 pub(crate) struct Server {
     table: FunctionTable,
-    /// An RX slot's copy, zero past `filled`.
+    /// The first line of a short request, its header left out.
+    short: [u64; Line::WORDS],
+    /// An RX slot's copy, its header left out but for a raw handler. Zero past `filled`.
     request: Buffer,
     filled: usize,
-    /// One frame.
+    /// One frame, its header left out.
     response: Buffer,
     /// For each TX slot, how many of its first bytes may be other than zero.
     dirty: Box<[usize]>,
     stats: DispatchStats,
 }
 
-/// What became of the results.
-enum Reply {
-    /// That many bytes of them are in the response buffer.
-    Results(usize),
+/// What became of a message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The message is no request.
+    NoRequest,
+    /// It may not be answered now.
+    Held,
+    /// A whole response is in the TX slot.
+    Answered,
+}
+
+/// Why there are no results in the response buffer.
+enum Refusal {
     /// The handler wrote the whole response into the TX slot itself.
     Written(Status),
     /// There are none.
-    Refused(Status),
+    Status(Status),
 }
 
 impl Server {
@@ -44,6 +62,7 @@ impl Server {
         let frame_size = tx.frame_size() as usize;
         Ok(Self {
             table,
+            short: [0; Line::WORDS],
             request: Buffer::new(rx.page_size() as usize),
             filled: HEADER_LEN,
             response: Buffer::new(frame_size),
@@ -52,88 +71,201 @@ impl Server {
         })
     }
 
+    #[inline]
     pub(crate) fn stats(&self) -> &DispatchStats {
         &self.stats
     }
 
-    /// Copies the request out of its slot. `None`: the message is no request.
-    pub(crate) fn read(&mut self, rx: SlotBytes<'_>) -> Option<Request> {
-        let buffer = self.request.bytes_mut();
-        rx.copy_to(0, &mut buffer[..HEADER_LEN]);
-        let request = Request::parse(buffer).ok()?;
-        let end = HEADER_LEN + request.payload(buffer).map_or(0, <[u8]>::len);
-        rx.copy_to(HEADER_LEN, &mut buffer[HEADER_LEN..end]);
-        if let Some(stale) = buffer.get_mut(end..self.filled) {
-            stale.fill(0);
-        }
-        self.filled = end;
-        Some(request)
-    }
-
-    /// Serves the request that was read last, and leaves a whole response in `tx`, which is `slot` of its ring.
-    pub(crate) fn answer(&mut self, request: &Request, slot: u32, tx: SlotBytes<'_>) {
-        self.stats.count(Event::Request);
-        let (status, len) = match self.serve(request, slot, tx) {
-            Reply::Written(status) => return self.stats.count_status(status),
-            Reply::Results(len) => (Status::SUCCESS, len),
-            Reply::Refused(status) => (status, 0),
+    /// Copies a request out of `slot` of the RX ring, serves it if it then may be answered, and leaves a whole response in
+    /// that of the TX ring.
+    ///
+    /// A short request for a Rust function that has a short answer, the usual case, is dealt with here, by the word.
+    #[inline]
+    pub(crate) fn exchange<'a>(
+        &mut self,
+        lines: (Option<Line<'a>>, Option<Line<'a>>),
+        slot: u32,
+        slots: impl Fn() -> (SlotBytes<'a>, SlotBytes<'a>),
+        may_answer: impl FnOnce() -> bool,
+    ) -> Outcome {
+        let (Some(from), Some(to)) = lines else {
+            return self.exchange_long(slot, slots(), may_answer);
         };
-        self.stats.count_status(status);
-        self.write(request, status, len, slot, tx);
+        let header = [from.load(0), from.load(1), from.load(2)];
+        let Some(request) = Request::from_words(header) else { return Outcome::NoRequest };
+        let len = request.arg_len as usize;
+        if len > SHORT {
+            return self.exchange_long(slot, slots(), may_answer);
+        }
+        self.copy_short(from, len);
+        if !may_answer() {
+            return Outcome::Held;
+        }
+        self.stats.count(Event::Request);
+        let Some(Function { handler: Handler::Rust(handler), .. }) =
+            self.table.find(request.function_id).filter(|function| function.accepts(request.arg_len))
+        else {
+            return self.answer_else(request, slot, slots().1);
+        };
+        self.response.clear();
+        let args = &self.short.as_bytes()[HEADER_LEN..HEADER_LEN + len];
+        let results = call(handler, args, self.response.behind_header());
+        let Ok(len @ 0..=SHORT) = results else {
+            return self.finish(request, results.map_err(Refusal::Status), slot, slots().1);
+        };
+        self.write_short(Response::success(&request, len).to_words(), len, to);
+        self.clear(slot, HEADER_LEN + len, || slots().1);
+        Outcome::Answered
     }
 
-    fn serve(&mut self, request: &Request, slot: u32, tx: SlotBytes<'_>) -> Reply {
+    /// Arguments, with what is over of their last word.
+    #[inline]
+    fn copy_short(&mut self, from: Line<'_>, len: usize) {
+        for at in HEADER_WORDS..Line::WORDS {
+            if HEADER_LEN + len <= at * WORD {
+                break;
+            }
+            self.short[at] = from.load(at);
+        }
+    }
+
+    /// A response with short results. What is over of their last word becomes zero, as all behind it.
+    #[inline]
+    fn write_short(&self, header: [u64; HEADER_WORDS], len: usize, to: Line<'_>) {
+        for (at, word) in header.into_iter().enumerate() {
+            to.store(at, word);
+        }
+        let results = self.response.first_line();
+        for (at, &word) in (HEADER_WORDS..).zip(&results[HEADER_WORDS..]) {
+            if len < (at + 1 - HEADER_WORDS) * WORD {
+                break;
+            }
+            to.store(at, word);
+        }
+        let rest = len % WORD;
+        if rest > 0 {
+            let last = HEADER_WORDS + len / WORD;
+            to.store(last, u64::from_le(results[last].to_le() & ((1 << (8 * rest)) - 1)));
+        }
+    }
+
+    #[inline(never)] // to keep the other way short
+    fn exchange_long(
+        &mut self,
+        slot: u32,
+        (rx, tx): (SlotBytes<'_>, SlotBytes<'_>),
+        may_answer: impl FnOnce() -> bool,
+    ) -> Outcome {
+        let Ok(request) = Request::parse(&rx.read::<HEADER_LEN>(0)) else { return Outcome::NoRequest };
+        // Arguments that are not all there will be refused.
+        let end = HEADER_LEN + request.arg_len as usize;
+        if let Some(args) = self.request.bytes_mut().get_mut(HEADER_LEN..end) {
+            rx.copy_to(HEADER_LEN, args);
+            self.filled = self.filled.max(end);
+        }
+        if !may_answer() {
+            return Outcome::Held;
+        }
+        self.stats.count(Event::Request);
+        self.answer(request, slot, tx)
+    }
+
+    /// Answers a short request.
+    #[inline(never)] // to keep the other way short
+    fn answer_else(&mut self, request: Request, slot: u32, tx: SlotBytes<'_>) -> Outcome {
+        let end = HEADER_LEN + request.arg_len as usize;
+        self.request.bytes_mut()[HEADER_LEN..end].copy_from_slice(&self.short.as_bytes()[HEADER_LEN..end]);
+        self.filled = self.filled.max(end);
+        self.answer(request, slot, tx)
+    }
+
+    fn answer(&mut self, request: Request, slot: u32, tx: SlotBytes<'_>) -> Outcome {
+        let results = self.serve(&request, slot, tx);
+        self.finish(request, results, slot, tx)
+    }
+
+    /// The length of the results.
+    fn serve(&mut self, request: &Request, slot: u32, tx: SlotBytes<'_>) -> Result<usize, Refusal> {
         let Some(function) = self.table.find(request.function_id) else {
-            return Reply::Refused(Status::UNKNOWN_FUNCTION);
+            return Err(Refusal::Status(Status::UNKNOWN_FUNCTION));
         };
         let args = match request.payload(self.request.bytes()) {
             Ok(args) if function.accepts(request.arg_len) => args,
-            _ => return Reply::Refused(Status::BAD_LENGTH),
+            _ => return Err(Refusal::Status(Status::BAD_LENGTH)),
         };
         match &mut function.handler {
             Handler::Rust(handler) => {
-                let room = &mut self.response.bytes_mut()[HEADER_LEN..];
-                room.fill(0);
-                call(handler, args, room).map_or_else(Reply::Refused, Reply::Results)
+                self.response.clear();
+                call(handler, args, self.response.behind_header()).map_err(Refusal::Status)
             }
             Handler::Raw(handler) => {
                 let handler = *handler;
-                self.clear(slot, tx, 0);
-                self.dirty[slot as usize] = self.response.bytes().len();
-                handler.call(self.request.bytes(), tx);
-                self.check_written(tx)
+                Err(self.serve_raw(handler, request, slot, tx))
             }
         }
     }
 
+    fn serve_raw(
+        &mut self,
+        handler: RawFunction,
+        request: &Request,
+        slot: u32,
+        tx: SlotBytes<'_>,
+    ) -> Refusal {
+        let end = HEADER_LEN + request.arg_len as usize;
+        let buffer = self.request.bytes_mut();
+        request.emit(buffer);
+        buffer[end..self.filled].fill(0);
+        self.filled = end;
+        self.clear(slot, 0, || tx);
+        self.dirty[slot as usize] = self.response.bytes().len();
+        handler.call(self.request.bytes(), tx);
+        self.check_written(tx)
+    }
+
     /// Whether a raw handler left a response that a frame holds.
-    fn check_written(&self, tx: SlotBytes<'_>) -> Reply {
+    fn check_written(&self, tx: SlotBytes<'_>) -> Refusal {
         let room = self.response.bytes().len() - HEADER_LEN;
         match Response::parse(&tx.read::<HEADER_LEN>(0)) {
-            Err(_) => Reply::Refused(Status::NO_RESPONSE),
-            Ok(response) if response.result_len as usize > room => Reply::Refused(Status::RESULT_TOO_LARGE),
-            Ok(response) => Reply::Written(response.status),
+            Err(_) => Refusal::Status(Status::NO_RESPONSE),
+            Ok(response) if response.result_len as usize > room => Refusal::Status(Status::RESULT_TOO_LARGE),
+            Ok(response) => Refusal::Written(response.status),
         }
     }
 
-    fn write(&mut self, request: &Request, status: Status, len: usize, slot: u32, tx: SlotBytes<'_>) {
-        let header = Response {
-            status,
-            // A frame's length has 32 bits, and the results are a part of one.
-            result_len: u32::try_from(len).unwrap_or(u32::MAX),
-            request_id: request.request_id,
-            ptp_timestamp: request.ptp_timestamp,
+    #[inline(never)] // to keep the other way short
+    fn finish(
+        &mut self,
+        request: Request,
+        results: Result<usize, Refusal>,
+        slot: u32,
+        tx: SlotBytes<'_>,
+    ) -> Outcome {
+        let response = match results {
+            Ok(len) => Response::success(&request, len),
+            Err(Refusal::Written(status)) => {
+                self.stats.count_status(status);
+                return Outcome::Answered;
+            }
+            Err(Refusal::Status(status)) => {
+                self.stats.count_status(status);
+                Response { status, ..Response::success(&request, 0) }
+            }
         };
-        let end = HEADER_LEN + len;
-        header.emit(self.response.bytes_mut());
+        let end = HEADER_LEN + response.result_len as usize;
+        response.emit(self.response.bytes_mut());
         tx.copy_from(0, &self.response.bytes()[..end]);
-        self.clear(slot, tx, end);
+        self.clear(slot, end, || tx);
+        Outcome::Answered
     }
 
     /// Zeroes what earlier responses left behind `end`: all of the frame goes out.
-    fn clear(&mut self, slot: u32, tx: SlotBytes<'_>, end: usize) {
+    #[inline]
+    fn clear<'a>(&mut self, slot: u32, end: usize, tx: impl FnOnce() -> SlotBytes<'a>) {
         let dirty = std::mem::replace(&mut self.dirty[slot as usize], end);
-        tx.fill_zero(end..dirty);
+        if dirty > end {
+            tx().fill_zero(end..dirty);
+        }
     }
 }
 

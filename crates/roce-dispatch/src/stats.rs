@@ -48,11 +48,13 @@ impl DispatchStats {
     }
 
     /// Only the loop calls this.
+    #[inline]
     pub(crate) fn count(&self, event: Event) {
         self.0[event as usize].add(1);
     }
 
     /// Counts how a call went, where it did not go well.
+    #[cold]
     pub(crate) fn count_status(&self, status: Status) {
         match status {
             Status::UNKNOWN_FUNCTION => self.count(Event::UnknownFunction),

@@ -26,6 +26,7 @@ pub(crate) struct Function {
 
 impl Function {
     /// Whether the function's schema, if it has one, allows that many bytes of arguments.
+    #[inline]
     pub(crate) fn accepts(&self, arg_len: u32) -> bool {
         self.arg_len.is_none_or(|expected| expected == u64::from(arg_len))
     }
@@ -55,8 +56,10 @@ impl Function {
 /// ```
 #[derive(Default)]
 pub struct FunctionTable {
-    functions: Vec<Function>,
-    index: Index,
+    /// Open addressing by id, at most half full, so that a look-up is one or two probes however many functions there
+    /// are. Ids are hashes already.
+    buckets: Box<[Option<Function>]>,
+    len: usize,
 }
 
 impl FunctionTable {
@@ -94,17 +97,17 @@ impl FunctionTable {
 
     /// How many functions there are.
     pub fn len(&self) -> usize {
-        self.functions.len()
+        self.len
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.functions.is_empty()
+        self.len == 0
     }
 
     /// Whether a function has that id.
     pub fn contains(&self, id: u32) -> bool {
-        self.index.find(id).is_some()
+        self.probe(id).is_ok()
     }
 
     pub(crate) fn insert(
@@ -114,70 +117,81 @@ impl FunctionTable {
         arg_len: Option<u64>,
         handler: Handler,
     ) -> Result<(), DispatchError> {
-        if let Some(at) = self.index.find(id) {
-            let first = self.functions[at].name.clone();
-            return Err(DispatchError::Duplicate { id, first, second: name });
+        if let Ok(Some(taken)) = self.probe(id).map(|bucket| &self.buckets[bucket]) {
+            return Err(DispatchError::Duplicate { id, first: taken.name.clone(), second: name });
         }
-        self.functions.push(Function { id, name, arg_len, handler });
-        self.index = Index::of(&self.functions);
+        self.len += 1;
+        self.reserve();
+        self.put(Function { id, name, arg_len, handler });
         Ok(())
     }
 
+    #[inline]
     pub(crate) fn find(&mut self, id: u32) -> Option<&mut Function> {
-        self.index.find(id).map(|at| &mut self.functions[at])
+        let bucket = self.first_bucket(id);
+        match self.buckets.get(bucket) {
+            Some(Some(function)) if function.id == id => self.buckets[bucket].as_mut(),
+            _ => self.find_behind(id),
+        }
+    }
+
+    #[cold]
+    fn find_behind(&mut self, id: u32) -> Option<&mut Function> {
+        self.probe(id).ok().and_then(|bucket| self.buckets[bucket].as_mut())
+    }
+
+    /// Where `id` is, or else where it belongs, if there is room.
+    fn probe(&self, id: u32) -> Result<usize, Option<usize>> {
+        let first = self.first_bucket(id);
+        let buckets = (0..self.buckets.len()).map(|step| first.wrapping_add(step) & (self.buckets.len() - 1));
+        for bucket in buckets {
+            match &self.buckets[bucket] {
+                Some(function) if function.id == id => return Ok(bucket),
+                Some(_) => {}
+                None => return Err(Some(bucket)),
+            }
+        }
+        Err(None)
+    }
+
+    #[inline]
+    fn first_bucket(&self, id: u32) -> usize {
+        id as usize & self.buckets.len().wrapping_sub(1)
+    }
+
+    /// Keeps the table half empty.
+    fn reserve(&mut self) {
+        let wanted = (2 * self.len).next_power_of_two();
+        if wanted > self.buckets.len() {
+            let larger = std::iter::repeat_with(|| None).take(wanted).collect();
+            let functions = std::mem::replace(&mut self.buckets, larger);
+            functions.into_iter().flatten().for_each(|function| self.put(function));
+        }
+    }
+
+    /// There is room, and no other function of its id.
+    fn put(&mut self, function: Function) {
+        if let Err(Some(free)) = self.probe(function.id) {
+            self.buckets[free] = Some(function);
+        }
     }
 }
 
 impl fmt::Debug for FunctionTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.functions.iter().map(|function| (function.id, &function.name))).finish()
+        let functions = self.buckets.iter().flatten();
+        f.debug_map().entries(functions.map(|function| (function.id, &function.name))).finish()
     }
 }
 
 /// Calls a Rust handler; whatever it does, there is an answer.
+#[inline]
 pub(crate) fn call(handler: &mut RustHandler, args: &[u8], result: &mut [u8]) -> Result<usize, Status> {
     match catch_unwind(AssertUnwindSafe(|| handler(args, result))) {
         Ok(Ok(len)) if len <= result.len() => Ok(len),
         Ok(Ok(_)) => Err(Status::RESULT_TOO_LARGE),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(Status::HANDLER_PANICKED),
-    }
-}
-
-/// From id to position: open addressing, at most half full, so that a look-up is one or two probes however
-/// many functions there are. Ids are hashes already. Eight functions take two cache lines.
-#[derive(Default)]
-struct Index {
-    buckets: Box<[Option<Bucket>]>,
-}
-
-#[derive(Clone, Copy)]
-struct Bucket {
-    id: u32,
-    at: u32,
-}
-
-impl Index {
-    fn of(functions: &[Function]) -> Self {
-        let mut index =
-            Self { buckets: vec![None; (2 * functions.len()).next_power_of_two()].into_boxed_slice() };
-        for (function, at) in functions.iter().zip(0..) {
-            let bucket = index.probe(function.id).find(|&b| index.buckets[b].is_none());
-            if let Some(bucket) = bucket {
-                index.buckets[bucket] = Some(Bucket { id: function.id, at });
-            }
-        }
-        index
-    }
-
-    fn find(&self, id: u32) -> Option<usize> {
-        self.probe(id).map_while(|b| self.buckets[b]).find(|b| b.id == id).map(|b| b.at as usize)
-    }
-
-    /// Every bucket once, beginning where `id` belongs.
-    fn probe(&self, id: u32) -> impl Iterator<Item = usize> + use<> {
-        let len = self.buckets.len();
-        (0..len).map(move |step| (id as usize).wrapping_add(step) & (len - 1))
     }
 }
 

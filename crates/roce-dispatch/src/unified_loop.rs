@@ -6,11 +6,11 @@ use std::error::Error;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use roce_core::UcQp;
+use roce_core::{Line, UcQp};
 use roce_ring::{Geometry, SlotBytes};
 use roce_transport::{Backoff, SpinPolicy, Unified};
 
-use crate::server::Server;
+use crate::server::{Outcome, Server};
 use crate::stats::{DispatchStats, Event};
 use crate::{DispatchError, FunctionTable};
 
@@ -42,41 +42,65 @@ pub trait UnifiedLink {
 
     /// The bytes of a TX slot.
     fn tx_slot(&self, slot: u32) -> SlotBytes<'_>;
+
+    /// The first words of an RX slot, by which short requests are served faster where there are some.
+    fn rx_line(&self, _slot: u32) -> Option<Line<'_>> {
+        None
+    }
+
+    /// The first words of a TX slot.
+    fn tx_line(&self, _slot: u32) -> Option<Line<'_>> {
+        None
+    }
 }
 
 impl<Q: UcQp> UnifiedLink for Unified<Q> {
     type Error = roce_transport::Error;
 
+    #[inline]
     fn geometry(&self) -> Geometry {
         self.geometry()
     }
 
+    #[inline]
     fn is_open(&self) -> bool {
         self.is_open()
     }
 
+    #[inline]
     fn rx_poll(&mut self) -> Result<Option<u32>, Self::Error> {
-        closed_as(None, self.rx_poll())
+        self.rx_poll().or_else(|error| unless_closed(error, None))
     }
 
+    #[inline]
     fn tx_publish(&mut self, slot: u32) -> Result<bool, Self::Error> {
-        closed_as(false, self.tx_publish(slot).map(|()| true))
+        self.tx_publish(slot).map(|()| true).or_else(|error| unless_closed(error, false))
     }
 
+    #[inline]
     fn rx_slot(&self, slot: u32) -> SlotBytes<'_> {
         self.rx_slot(slot)
     }
 
+    #[inline]
     fn tx_slot(&self, slot: u32) -> SlotBytes<'_> {
         self.tx_slot(slot)
     }
+
+    #[inline]
+    fn rx_line(&self, slot: u32) -> Option<Line<'_>> {
+        self.rx_line(slot)
+    }
+
+    #[inline]
+    fn tx_line(&self, slot: u32) -> Option<Line<'_>> {
+        self.tx_line(slot)
+    }
 }
 
-fn closed_as<T>(closed: T, result: Result<T, roce_transport::Error>) -> Result<T, roce_transport::Error> {
-    match result {
-        Err(roce_transport::Error::Closed) => Ok(closed),
-        result => result,
-    }
+#[cold]
+fn unless_closed<T>(error: roce_transport::Error, closed: T) -> Result<T, roce_transport::Error> {
+    if matches!(error, roce_transport::Error::Closed) { Ok(closed) } else { Err(error) }
 }
 
 /// Serves the requests that a [`UnifiedLink`] hands out, as [`RingLoop`](crate::RingLoop) does for a pair of rings.
@@ -138,12 +162,15 @@ impl<L: UnifiedLink> UnifiedLoop<L> {
         Ok(())
     }
 
+    #[inline]
     fn serve(&mut self, slot: u32) -> Result<(), L::Error> {
-        let Some(request) = self.server.read(self.link.rx_slot(slot)) else {
+        let link = &self.link;
+        let lines = (link.rx_line(slot), link.tx_line(slot));
+        let outcome = self.server.exchange(lines, slot, || (link.rx_slot(slot), link.tx_slot(slot)), || true);
+        if outcome == Outcome::NoRequest {
             self.server.stats().count(Event::BadMagic);
             return Ok(());
-        };
-        self.server.answer(&request, slot, self.link.tx_slot(slot));
+        }
         if self.link.tx_publish(slot)? {
             self.server.stats().count(Event::Response);
         }

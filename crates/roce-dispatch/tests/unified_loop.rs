@@ -2,13 +2,14 @@
 
 mod common;
 
+use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use common::*;
-use roce_dispatch::rpc::Status;
+use roce_dispatch::rpc::{HEADER_LEN, HandlerError, Request, Response, Status};
 use roce_dispatch::{DispatchCounts, DispatchError, FunctionTable, UnifiedLink, UnifiedLoop};
 use roce_ring::{Geometry, SlotBytes};
 use roce_transport::SpinPolicy;
@@ -38,6 +39,59 @@ fn serves_and_drops_as_the_ring_loop_does() {
         ..DispatchCounts::default()
     };
     assert_eq!(dispatcher.stats().snapshot(), expected);
+}
+
+/// Uses its whole room, whatever it then says of its results.
+fn untidy(args: &[u8], result: &mut [u8]) -> Result<usize, HandlerError> {
+    assert!(result.iter().all(|&b| b == 0), "the room is not zeroed");
+    result.fill(0xEE);
+    increment(args, result)
+}
+
+/// Checks its request as a C author might: no byte of an earlier one behind the arguments.
+unsafe extern "C" fn c_untidy(rx_slot: *const c_void, tx_slot: *mut c_void, slot_size: usize) {
+    // SAFETY: the dispatcher passes `slot_size` bytes at both, and nobody else uses them during the call.
+    let (rx, tx) = unsafe {
+        (
+            std::slice::from_raw_parts(rx_slot.cast::<u8>(), slot_size),
+            std::slice::from_raw_parts_mut(tx_slot.cast::<u8>(), slot_size),
+        )
+    };
+    let request = Request::parse(rx).expect("the dispatcher checked it");
+    let args = request.payload(rx).expect("the dispatcher checked it");
+    let end = HEADER_LEN + args.len();
+    let (request_id, ptp_timestamp) = (request.request_id, request.ptp_timestamp);
+    let status = Status::from_code(i32::from(rx[end..].iter().any(|&b| b != 0)));
+    Response { status, result_len: request.arg_len, request_id, ptp_timestamp }.emit(tx);
+    increment(args, &mut tx[HEADER_LEN..end]).expect("it always counts");
+}
+
+/// Slots with and without whole words and lines, frames shorter than a line and longer, every length of arguments.
+#[test]
+fn every_length_in_every_shape() {
+    for (page, frame) in [(64, 64), (128, 64), (64, 37), (72, 30), (60, 60), (40, 40), (101, 77), (256, 200)]
+    {
+        let mut table = FunctionTable::new();
+        table.register("untidy", untidy).expect("an empty table");
+        // SAFETY: the handler keeps to its slots and does not unwind when the dispatcher is right.
+        unsafe { table.register_raw("c_untidy", c_untidy) }.expect("names differ");
+        let (mut wire, link) = link(geometry(2, page, frame));
+        let mut dispatcher = UnifiedLoop::new(link, table).expect("a frame holds a header");
+        let room = frame - 24;
+        for (id, len) in (0..).zip((0..=room).rev().chain(0..=room)) {
+            let (slot, name) = (id % 2, if id % 3 == 0 { "c_untidy" } else { "untidy" });
+            let args: Vec<u8> = (0..len).map(|at| byte(id + at)).collect();
+            wire.deliver(slot, &request(name, id, &args));
+            wait_until("a response", || dispatcher.poll() == Ok(1));
+            let expected: Vec<u8> = args.iter().map(|b| b.wrapping_add(1)).collect();
+            assert_answers(&wire.expect(slot), id, Status::SUCCESS, &expected);
+        }
+        wire.deliver(0, &request("untidy", 1, &vec![0; (page - 24) as usize]));
+        wait_until("a response", || dispatcher.poll() == Ok(1));
+        let status = if page == frame { Status::SUCCESS } else { Status::RESULT_TOO_LARGE };
+        let results = if page == frame { vec![1; room as usize] } else { Vec::new() };
+        assert_answers(&wire.expect(0), 1, status, &results);
+    }
 }
 
 #[test]

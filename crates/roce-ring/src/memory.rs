@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use roce_core::{DmaRegion, Memory, MemoryPart, OutOfBounds};
+use roce_core::{DmaRegion, Line, Memory, MemoryPart, OutOfBounds};
 
 use crate::mapping::Mapping;
 use crate::primitive::AtomicU64;
@@ -48,13 +48,19 @@ impl Flags {
 pub(crate) struct Data {
     mapping: Arc<Mapping>,
     memory: Memory,
+    /// Bytes from slot to slot.
+    stride: usize,
+    /// Slots that begin on the boundary of a word and have room for a line: all, or none.
+    lines: u32,
 }
 
 impl Data {
     pub(crate) fn new(geometry: Geometry, options: MemoryOptions) -> Result<Self, RingError> {
         let mapping = Arc::new(Mapping::for_data(geometry.data_len(), options)?);
         let memory = Memory::new(Arc::<Mapping>::clone(&mapping));
-        Ok(Self { mapping, memory })
+        let stride = geometry.page_size() as usize;
+        let have_lines = stride.is_multiple_of(WORD) && stride >= Line::WORDS * WORD;
+        Ok(Self { mapping, memory, stride, lines: if have_lines { geometry.num_pages() } else { 0 } })
     }
 
     pub(crate) fn region(&self) -> Arc<dyn DmaRegion> {
@@ -71,8 +77,15 @@ impl Data {
     pub(crate) fn bytes(&self, offset: usize, len: usize) -> Bytes<'_> {
         match self.memory.part(offset as u64, len) {
             Ok(part) => Bytes(part),
-            Err(_) => panic!("{len} bytes at {offset}: out of the ring"),
+            Err(refused) => out_of_ring(refused),
         }
+    }
+
+    /// The first line of `slot`, if slots have lines.
+    #[inline]
+    pub(crate) fn line(&self, slot: u32) -> Option<Line<'_>> {
+        // SAFETY: a mapping begins on a page's boundary, and holds whole slots of whole words, of which this is one.
+        (slot < self.lines).then(|| unsafe { self.memory.line_unchecked(slot as usize * self.stride) })
     }
 
     pub(crate) fn lock(&self) -> Result<(), RingError> {
@@ -106,6 +119,11 @@ impl Bytes<'_> {
     pub(crate) fn store(self, offset: usize, from: &[u8]) {
         self.0.store(offset as u64, from).unwrap_or_else(|refused| out_of_slot(refused));
     }
+}
+
+#[cold]
+fn out_of_ring(OutOfBounds { offset, len, .. }: OutOfBounds) -> ! {
+    panic!("{len} bytes at {offset}: out of the ring")
 }
 
 #[cold]

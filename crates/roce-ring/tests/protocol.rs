@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use roce_core::DmaRegion;
+use roce_core::{DmaRegion, Line};
 use roce_ring::{Consumer, Geometry, MemoryOptions, Overwritten, Producer, Ring};
 
 const MARKERS: [u64; 4] = [0xEEEE_EEEE_EEEE_EEEE, 0xDEAD_0000_0000_0007, 1, u64::MAX];
@@ -26,6 +26,31 @@ fn foreign_flag(ring: &Ring, slot: u32) -> &AtomicU64 {
 
 fn slot_address(ring: &Ring, slot: u32) -> u64 {
     ring.data_addr().addr() as u64 + ring.geometry().slot_offset(slot)
+}
+
+/// The words of a slot's first line are its bytes, and no slot has a line that does not lie in it on words' boundaries.
+#[test]
+fn a_line_is_the_start_of_its_slot() {
+    for (page_size, has_lines) in [(64, true), (72, true), (384, true), (56, false), (68, false)] {
+        let (ring, producer, _consumer) = ring(4, page_size);
+        assert!(ring.line(4).is_none());
+        for slot in 0..4 {
+            let Some(line) = ring.line(slot) else {
+                assert!(!has_lines, "slots of {page_size}");
+                continue;
+            };
+            let word = u64::from_ne_bytes([slot.to_le_bytes()[0] + 1; 8]);
+            for at in 0..Line::WORDS {
+                line.store(at, word.wrapping_add(at as u64));
+            }
+            let mut bytes = [0; 64];
+            producer.slot(slot).copy_to(0, &mut bytes);
+            for (at, of_slot) in bytes.as_chunks().0.iter().enumerate() {
+                assert_eq!(line.load(at), u64::from_ne_bytes(*of_slot));
+                assert_eq!(line.load(at), word.wrapping_add(at as u64));
+            }
+        }
+    }
 }
 
 #[test]

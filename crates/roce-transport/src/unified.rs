@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use roce_core::{FrameMetadata, ShortMetadata, UcQp};
+use roce_core::{FrameMetadata, Line, ShortMetadata, UcQp};
 use roce_ring::{Geometry, Ring, SlotBytes};
 
 use crate::device::AnyQp;
@@ -65,6 +65,12 @@ impl<Q: UcQp> Unified<Q> {
         self.rx_ring.slot(slot)
     }
 
+    /// The first words of a received request, where slots [have](Ring::line) them.
+    #[inline]
+    pub fn rx_line(&self, slot: u32) -> Option<Line<'_>> {
+        self.rx_ring.line(slot)
+    }
+
     /// What an FPGA tells of the frame in a slot, copied out: see [`frame_metadata`].
     ///
     /// # Errors
@@ -76,6 +82,12 @@ impl<Q: UcQp> Unified<Q> {
     /// Where to write an answer.
     pub fn tx_slot(&self, slot: u32) -> SlotBytes<'_> {
         self.tx_ring.slot(slot)
+    }
+
+    /// The first words of an answer, where slots [have](Ring::line) them.
+    #[inline]
+    pub fn tx_line(&self, slot: u32) -> Option<Line<'_>> {
+        self.tx_ring.line(slot)
     }
 
     /// The rings' shape.

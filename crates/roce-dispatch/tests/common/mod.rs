@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use roce_core::Line;
 use roce_dispatch::rpc::{HEADER_LEN, Request, Response, Status, function_id};
 use roce_dispatch::{DispatchCounts, FunctionTable, RingLoop, UnifiedLink};
 use roce_ring::{Consumer, Geometry, MemoryOptions, Producer, Ring, SlotBytes};
@@ -87,6 +88,14 @@ impl UnifiedLink for RingLink {
 
     fn tx_slot(&self, slot: u32) -> SlotBytes<'_> {
         self.tx.slot(slot)
+    }
+
+    fn rx_line(&self, slot: u32) -> Option<Line<'_>> {
+        self.rx.ring().line(slot)
+    }
+
+    fn tx_line(&self, slot: u32) -> Option<Line<'_>> {
+        self.tx.ring().line(slot)
     }
 }
 
