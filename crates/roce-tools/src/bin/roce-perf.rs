@@ -128,7 +128,12 @@ fn measure(options: &Options, say: Say) -> Result<Vec<Record>, Error> {
     for (name, value) in machine.facts() {
         say.line(&format!("{name:14} {value}"));
     }
-    say.line(&format!("{:14} {}\n\n{}", "backend", plan.backend.label, report::table()));
+    say.line(&format!("{:14} {}", "threads", plan.placement.describe()));
+    say.line(&format!("{:14} {}", "backend", plan.backend.label));
+    if let Some(warning) = machine.warning() {
+        say.line(&format!("\n{warning}"));
+    }
+    say.line(&format!("\n{}", report::table()));
     run::run(&plan, &machine, &stop, |record| {
         say.line(&report::row(record));
         match &mut json {

@@ -4,6 +4,9 @@ use std::fs;
 
 use serde::{Deserialize, Serialize};
 
+/// Load that leaves no CPU of its own to somebody.
+const BUSY: f64 = 1.0;
+
 /// What a measurement was made on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
@@ -47,6 +50,25 @@ impl Machine {
         }
     }
 
+    /// What a reader has to know first, if the machine had other work.
+    pub fn warning(&self) -> Option<String> {
+        let Self { load, cores, .. } = self;
+        (*load >= BUSY).then(|| {
+            format!(
+                "The machine was busy before (load {load:.1}, {cores} cores): times are not to be trusted, and ratios \
+                 less; measure again when it is idle."
+            )
+        })
+    }
+
+    /// In a line, for plots.
+    pub(super) fn brief(&self) -> String {
+        let kernel = self.kernel.split('-').next().unwrap_or_default();
+        let virtual_machine = if self.virtual_machine { ", virtual machine" } else { "" };
+        let governor = self.governor.as_deref().unwrap_or("none");
+        format!("{}{virtual_machine}, {} cores, Linux {kernel}, governor {governor}", self.cpu, self.cores)
+    }
+
     /// Name and value of each fact, for people.
     pub fn facts(&self) -> Vec<(&'static str, String)> {
         let none = || "none".to_owned();
@@ -84,5 +106,21 @@ mod tests {
         assert!(!machine.kernel.is_empty() && !machine.cpu.is_empty());
         assert!(machine.facts().contains(&("commit", "abc".to_owned())));
         assert!(resident_kib() > 100);
+    }
+
+    #[test]
+    fn a_busy_machine_is_told() {
+        let machine = Machine { load: 0.4, ..Machine::here(2, None) };
+        assert_eq!(machine.warning(), None);
+        let busy = Machine { load: 9.53, ..machine };
+        assert!(busy.warning().is_some_and(|text| text.contains("load 9.5, 2 cores")));
+    }
+
+    #[test]
+    fn a_line_says_what_decides() {
+        let mut machine = Machine::here(8, None);
+        (machine.cpu, machine.kernel) = ("Quick 9000".to_owned(), "6.18.44-fc-v657".to_owned());
+        (machine.governor, machine.virtual_machine) = (Some("performance".to_owned()), false);
+        assert_eq!(machine.brief(), "Quick 9000, 8 cores, Linux 6.18.44, governor performance");
     }
 }

@@ -68,6 +68,15 @@ impl Placement {
         self.allowed.len()
     }
 
+    /// Where threads run, for people.
+    pub fn describe(&self) -> String {
+        match &self.pin {
+            Pin::No => "not pinned".to_owned(),
+            Pin::Auto => format!("pinned to CPUs {} where each thread has one", listed(&self.allowed)),
+            Pin::Cpus(cpus) => format!("pinned to CPUs {}", listed(cpus)),
+        }
+    }
+
     /// For so many threads that never sleep.
     pub(super) fn seats(&self, threads: usize) -> Seats {
         let enough = threads <= self.allowed.len();
@@ -84,6 +93,11 @@ impl Placement {
         };
         Seats { cpus, spin }
     }
+}
+
+/// For people: `0, 1`.
+pub(super) fn listed(cpus: &[usize]) -> String {
+    cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl Seats {

@@ -1,11 +1,12 @@
 //! How far a plan is, and how long it will take, on a terminal.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
 /// Rarely, since it takes a CPU from what is measured for a moment.
 const TICK: Duration = Duration::from_millis(500);
@@ -24,8 +25,12 @@ impl Progress {
     /// Of something that will take `total`.
     pub(super) fn new(total: Duration) -> Self {
         let bar = ProgressBar::new(millis(total));
-        let style = ProgressStyle::with_template("{msg:30} [{bar:30}] {percent:>3} %, {eta} left")
-            .unwrap_or_else(|_| ProgressStyle::default_bar());
+        let style = ProgressStyle::with_template("{msg:38} [{bar:30}] {percent:>3} %, {left} left")
+            .unwrap_or_else(|_| ProgressStyle::default_bar())
+            .with_key("left", |state: &ProgressState, out: &mut dyn fmt::Write| {
+                // Nobody is told less by a bar that cannot be written.
+                let _ = out.write_str(&left(state.pos(), state.len().unwrap_or(0)));
+            });
         bar.set_style(style);
         let (end, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let ticker = (!bar.is_hidden()).then(|| {
@@ -65,6 +70,22 @@ impl Drop for Progress {
     }
 }
 
+/// What a bar's milliseconds leave: they are times, so nothing has to be guessed from the pace so far.
+fn left(position: u64, total: u64) -> String {
+    HumanDuration(Duration::from_millis(total.saturating_sub(position))).to_string()
+}
+
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_is_known_from_the_start() {
+        assert_eq!([left(0, 30_000), left(29_000, 30_000)], ["30 seconds", "1 second"]);
+        assert_eq!([left(0, 600_000), left(7, 5)], ["10 minutes", "0 seconds"]);
+    }
 }

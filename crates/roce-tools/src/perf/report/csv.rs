@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use crate::perf::place::listed;
 use crate::perf::plan::{Case, ServiceMode};
 use crate::perf::record::{Figure, Record};
 
@@ -29,6 +30,7 @@ struct Row<'a> {
     count: u64,
     lost: u64,
     busy_threads: usize,
+    pinned: String,
     mtu: Option<u32>,
     cpu: &'a str,
     cores: usize,
@@ -65,6 +67,7 @@ pub fn write(records: &[Record], out: impl Write) -> io::Result<()> {
             count: record.count,
             lost: record.lost,
             busy_threads: record.busy_threads,
+            pinned: listed(&record.pinned),
             mtu: record.mtu,
             cpu: &record.machine.cpu,
             cores: record.machine.cores,

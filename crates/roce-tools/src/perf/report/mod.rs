@@ -20,6 +20,17 @@ pub(super) fn time(ns: f64) -> String {
     }
 }
 
+/// Each once, in the order in which they come.
+fn unique<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    let mut found = Vec::new();
+    values.for_each(|value| {
+        if !found.contains(&value) {
+            found.push(value);
+        }
+    });
+    found
+}
+
 /// Rates with three digits and a half.
 pub(super) fn rate(per_s: f64) -> String {
     match per_s {

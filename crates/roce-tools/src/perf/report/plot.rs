@@ -6,12 +6,15 @@ use std::ops::Range;
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 
-use super::{rate, time};
+use super::{rate, time, unique};
 use crate::Error;
 use crate::perf::plan::{Case, ServiceMode};
 use crate::perf::record::Record;
 
-const SIZE: (u32, u32) = (760, 430);
+const SIZE: (u32, u32) = (760, 446);
+/// Pixels in which lines are drawn, and those of the legend above them: a margin and its rows.
+const DRAWN: f64 = 330.0;
+const LEGEND: (f64, f64) = (18.0, 16.0);
 const FONT: &str = "sans-serif";
 /// Told apart by those who do not see all colours, too (Okabe and Ito).
 const COLOURS: [RGBColor; 6] = [
@@ -51,7 +54,18 @@ pub fn plots(records: &[Record]) -> Result<Vec<Plot>, Error> {
     charts.extend(against_frame(records));
     charts.extend(against_depth(records));
     charts.extend(records.iter().filter_map(over_time));
-    charts.into_iter().map(Chart::draw).collect()
+    let facts = facts(records);
+    charts.into_iter().map(|chart| chart.draw(&facts)).collect()
+}
+
+/// What the results were measured on, in a line.
+fn facts(records: &[Record]) -> String {
+    let Some(first) = records.first() else { return String::new() };
+    let mut links = unique(records.iter().map(|record| record.backend.clone()));
+    links.extend(
+        unique(records.iter().filter_map(|record| record.mtu)).iter().map(|mtu| format!("MTU {mtu}")),
+    );
+    format!("{}; {}", links.join(", "), first.machine.brief())
 }
 
 /// How a figure grows with another.
@@ -86,10 +100,14 @@ struct Line {
     is_limit: bool,
 }
 
-/// Distribution of times: one line per mode, and one for the limit, of the frame size that comes first.
+/// Distribution of times: one line per mode, and one for the limit, of the frame size that most modes have.
 fn distribution(records: &[Record], case: Case) -> Option<Chart> {
-    let first = records.iter().find(|record| record.case == case)?;
-    let of_one_size = records.iter().filter(|record| record.case == case && record.frame == first.frame);
+    let of_case = || records.iter().filter(|record| record.case == case);
+    let of = |frame| of_case().filter(move |record| record.frame == frame);
+    let frames = unique(of_case().map(|record| record.frame));
+    // Of as many the first: the largest of the reversed.
+    let frame = frames.into_iter().rev().max_by_key(|&frame| of(frame).count())?;
+    let (first, of_one_size) = (of(frame).next()?, of(frame));
     let mut lines: Vec<Line> =
         of_one_size.map(|record| Line::new(mode(record), on_tail(&record.curve))).collect();
     lines.push(Line::limit(first, on_tail(&first.limit_curve)));
@@ -102,7 +120,7 @@ fn distribution(records: &[Record], case: Case) -> Option<Chart> {
         caption: "How many messages took at most so long; the further a line stays down to the right, the steadier."
             .to_owned(),
         x: Axis { label: "quantile", scale: Scale::Linear, format: quantile },
-        y: Axis { label: "time", scale: Scale::Log, format: time },
+        y: Axis { label: "time", scale: Scale::Log, format: round_time },
         lines,
     })
 }
@@ -120,8 +138,25 @@ fn quantile(nines: f64) -> String {
         return String::new();
     }
     let percent = 100.0 - 100.0 * 10f64.powf(-nines);
-    let text = format!("{percent:.4}");
-    format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
+    format!("{} %", plain(&format!("{percent:.4}")))
+}
+
+/// Of a number with decimals, those that say something.
+fn plain(number: &str) -> String {
+    number.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A time at an axis: `20 us`.
+fn short_time(ns: f64) -> String {
+    let text = time(ns);
+    text.split_once(' ').map_or_else(|| text.clone(), |(number, unit)| format!("{} {unit}", plain(number)))
+}
+
+/// Nothing between 1, 2 and 5 and their decades, where labels would lie on each other.
+fn round_time(ns: f64) -> String {
+    let mantissa = ns / 10f64.powf(ns.log10().floor());
+    let is_round = [1.0, 2.0, 5.0, 10.0].iter().any(|round| (mantissa - round).abs() < 0.01);
+    if is_round { short_time(ns) } else { String::new() }
 }
 
 /// Times of round trips over the bytes of a frame.
@@ -139,7 +174,14 @@ fn against_frame(records: &[Record]) -> Option<Chart> {
             lines.extend(of(mode).next().map(|first| Line::limit(first, limits.collect())));
         }
     }
-    Chart::of_powers("rtt-frames", "Round trip against frame size", "bytes of a frame", "time", time, lines)
+    Chart::of_powers(
+        "rtt-frames",
+        "Round trip against frame size",
+        "bytes of a frame",
+        "time",
+        short_time,
+        lines,
+    )
 }
 
 /// Round trips per second over those under way.
@@ -183,8 +225,8 @@ fn over_time(record: &Record) -> Option<Chart> {
         title: format!("Over time: {}, {} per second", record.title(), record.rate.unwrap_or(0)),
         caption: "Each point is a piece of the run: its median, its 99th percentile and its slowest message."
             .to_owned(),
-        x: Axis { label: "seconds", scale: Scale::Linear, format: |seconds| format!("{seconds:.1}") },
-        y: Axis { label: "time", scale: Scale::Log, format: time },
+        x: Axis { label: "seconds", scale: Scale::Linear, format: |seconds| plain(&format!("{seconds:.3}")) },
+        y: Axis { label: "time", scale: Scale::Log, format: round_time },
         lines: vec![
             line("median", |bin| bin.p50_ns),
             line("99 %", |bin| bin.p99_ns),
@@ -236,17 +278,18 @@ impl Chart {
         })
     }
 
-    fn draw(self) -> Result<Plot, Error> {
+    fn draw(self, facts: &str) -> Result<Plot, Error> {
         let mut svg = String::new();
+        let range = self.below_legend(self.range(|&(_, y)| y, self.y.scale));
         let drawn = match self.y.scale {
-            Scale::Log => self.draw_on(&mut svg, self.range(|&(_, y)| y, Scale::Log).log_scale()),
-            scale => self.draw_on(&mut svg, self.range(|&(_, y)| y, scale)),
+            Scale::Log => self.draw_on(&mut svg, facts, range.log_scale()),
+            _ => self.draw_on(&mut svg, facts, range),
         };
         drawn.map_err(|e| Error::Plot { what: self.title.clone(), reason: e.to_string() })?;
         Ok(Plot { name: self.name, title: self.title, caption: self.caption, svg })
     }
 
-    fn draw_on<Y>(&self, svg: &mut String, y: Y) -> Result<(), Box<dyn StdError + '_>>
+    fn draw_on<Y>(&self, svg: &mut String, facts: &str, y: Y) -> Result<(), Box<dyn StdError + '_>>
     where
         Y: AsRangedCoord<Value = f64>,
         Y::CoordDescType: ValueFormatter<f64>,
@@ -254,6 +297,9 @@ impl Chart {
         let text = (FONT, 13).into_font().color(&BLACK);
         let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
         area.fill(&WHITE).map_err(own)?;
+        let (area, below) = area.split_vertically(SIZE.1 - 16);
+        let small = (FONT, 11).into_font().color(&RGBColor(110, 110, 110));
+        below.draw(&Text::new(facts, (14, 0), small)).map_err(own)?;
         let mut chart = ChartBuilder::on(&area)
             .margin(12)
             .caption(&self.title, (FONT, 16))
@@ -294,15 +340,26 @@ impl Chart {
         area.present().map_err(own)
     }
 
-    /// From the least to the largest value of all lines, and some room.
+    /// With so much room above all lines that the legend hides none.
+    fn below_legend(&self, Range { start, end }: Range<f64>) -> Range<f64> {
+        let (row, margin) = LEGEND;
+        let part = (row * self.lines.len() as f64 + margin) / DRAWN;
+        let stretch = part / (1.0 - part);
+        match self.y.scale {
+            Scale::Log => start..end * (end / start).powf(stretch),
+            _ => start..end + (end - start) * stretch,
+        }
+    }
+
+    /// From the least to the largest value of all lines, and a little room.
     fn range(&self, value: fn(&(f64, f64)) -> f64, scale: Scale) -> Range<f64> {
         let values = || self.lines.iter().flat_map(|line| &line.points).map(value);
         let (least, most) = (values().fold(f64::MAX, f64::min), values().fold(f64::MIN, f64::max));
         match scale {
             Scale::Linear if least < most => least..most,
             Scale::Linear => least..least + 1.0,
-            Scale::FromZero => 0.0..(most * 1.25).max(1.0),
-            Scale::Log => (least.max(1.0) * 0.8)..(most.max(2.0) * 2.5),
+            Scale::FromZero => 0.0..(most * 1.02).max(1.0),
+            Scale::Log => (least.max(1.0) * 0.8)..(most.max(2.0) * 1.1),
         }
     }
 }
@@ -350,6 +407,57 @@ mod tests {
             assert!(plots[0].svg.contains(text), "{text}");
         }
         assert!(plots[0].svg.starts_with("<svg") && plots[0].svg.trim_end().ends_with("</svg>"));
+    }
+
+    #[test]
+    fn a_distribution_is_of_the_size_that_most_modes_have() {
+        let forward = Record { mode: ServiceMode::Forward, ..record(Case::Rtt, 64, 1) };
+        let records = [record(Case::Rtt, 32, 1), record(Case::Rtt, 64, 1), forward];
+        let plots = plots(&records).unwrap();
+        assert_eq!(plots[0].title, "Distribution of times: rtt, 64 B");
+        assert!(plots[0].svg.contains("unified") && plots[0].svg.contains("forward"));
+    }
+
+    #[test]
+    fn a_drawing_says_what_it_was_measured_on() {
+        let plots = plots(&[Record { mtu: Some(4096), ..record(Case::Rtt, 64, 1) }]).unwrap();
+        assert!(
+            plots[0].svg.contains("soft, MTU 4096; ") && plots[0].svg.contains("Linux "),
+            "{}",
+            plots[0].svg
+        );
+    }
+
+    #[test]
+    fn no_line_lies_below_the_legend() {
+        let line = |name: &str| Line::new(name.to_owned(), vec![(1.0, 100.0), (2.0, 100_000.0)]);
+        for scale in [Scale::FromZero, Scale::Log] {
+            let chart = Chart {
+                name: String::new(),
+                title: String::new(),
+                caption: String::new(),
+                x: Axis { label: "", scale: Scale::Linear, format: time },
+                y: Axis { label: "", scale, format: time },
+                lines: ["a", "b", "c", "d", "e"].map(line).into(),
+            };
+            let Range { start, end } = chart.below_legend(chart.range(|&(_, y)| y, scale));
+            let at = match scale {
+                Scale::Log => (100_000.0 / start).ln() / (end / start).ln(),
+                _ => 100_000.0 / end,
+            };
+            let free = (1.0 - at) * DRAWN;
+            assert!((106.0..130.0).contains(&free), "{scale:?}: {free} pixels");
+        }
+    }
+
+    #[test]
+    fn labels_of_an_axis_are_short_and_apart() {
+        assert_eq!([10_000.0, 20_000.0, 2.5e6, 0.0].map(short_time), ["10 us", "20 us", "2.5 ms", "0 ns"]);
+        assert_eq!(
+            [1e4, 2e4, 3e4, 5e4, 9e4, 1e5].map(round_time),
+            ["10 us", "20 us", "", "50 us", "", "100 us"]
+        );
+        assert_eq!([0.05, 12.0, 600.0].map(|s| plain(&format!("{s:.3}"))), ["0.05", "12", "600"]);
     }
 
     #[test]
