@@ -23,8 +23,9 @@ use crate::iface::Link;
 use crate::pcap::Pcap;
 use crate::qp::{Completion, IdPolicy, Responder};
 use crate::table::{Numbered, QpTable};
-use crate::udp::{Peer, RecvBatch, Socket};
-use crate::wire::{Flow, Packet, ParseError, icrc};
+use crate::udp::{Datagram, Peer, RecvBatch, Socket};
+use crate::wire::icrc::Icrc;
+use crate::wire::{Flow, Packet, ParseError};
 
 /// The sockets of this process.
 static PORTS: Mutex<Option<HashMap<SocketAddrV4, Weak<Port>>>> = Mutex::new(None);
@@ -61,7 +62,31 @@ pub(crate) struct Port {
 #[derive(Debug)]
 struct RxSide {
     batch: RecvBatch,
+    flows: Flows,
     qps: QpTable<Box<RxQp>>,
+}
+
+/// The flows that packets came along of late. Peers and lengths of packets are spread over the places, so that several
+/// may take turns.
+#[derive(Debug)]
+struct Flows([Icrc; Self::PLACES]);
+
+impl Flows {
+    const PLACES: usize = 16;
+
+    fn new(local: SocketAddrV4) -> Self {
+        Self(std::array::from_fn(|_| Icrc::new(Flow { src: local, dst: local })))
+    }
+
+    #[inline]
+    fn icrc(&mut self, flow: &Flow, datagram_len: usize) -> &mut Icrc {
+        let [.., last] = flow.src.ip().octets();
+        let place = &mut self.0[(usize::from(last) + datagram_len / 4) % Self::PLACES];
+        if place.flow() != flow {
+            *place = Icrc::new(*flow);
+        }
+        place
+    }
 }
 
 impl Port {
@@ -99,7 +124,7 @@ impl Port {
             link,
             socket,
             waiting: CachePadded::default(),
-            rx: Mutex::new(RxSide { batch: RecvBatch::new(), qps: QpTable::new() }),
+            rx: Mutex::new(RxSide { batch: RecvBatch::new(), flows: Flows::new(addr), qps: QpTable::new() }),
             counters: Arc::default(),
             pcap: OnceLock::new(),
             _entry: Entry(addr),
@@ -142,6 +167,7 @@ impl Port {
 
     /// Sends packets in order and says how many left; 0 when the link has no room. A single one goes with a
     /// plain call. The error names the call, and says that the first packet did not leave.
+    #[inline]
     pub(crate) fn send<'a>(
         &self,
         to: &Peer,
@@ -163,6 +189,7 @@ impl Port {
         }
     }
 
+    #[inline]
     fn record_sent<'a>(&self, to: &Peer, packets: impl Iterator<Item = &'a [u8]>) {
         if let Some(pcap) = self.pcap.get() {
             let flow = Flow { src: self.addr, dst: to.addr };
@@ -170,22 +197,26 @@ impl Port {
         }
     }
 
-    /// Takes the packets that have come, unless another thread is at it.
-    pub(crate) fn drive(&self) -> io::Result<()> {
+    /// Takes the packets that have come, unless another thread is at it, and says whether there were any.
+    #[inline]
+    pub(crate) fn drive(&self) -> io::Result<bool> {
         if self.waiting.load(Ordering::Relaxed) != 0 {
-            return Ok(());
+            return Ok(false);
         }
         let mut rx = match self.rx.try_lock() {
             Ok(rx) => rx,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Ok(()),
+            Err(TryLockError::WouldBlock) => return Ok(false),
         };
-        let RxSide { batch, qps } = &mut *rx;
-        for _ in 0..Self::BATCHES_PER_POLL {
+        let RxSide { batch, flows, qps } = &mut *rx;
+        for round in 0..Self::BATCHES_PER_POLL {
             let received = batch.receive(&self.socket)?;
+            if received == 0 {
+                return Ok(round > 0);
+            }
             for datagram in batch.datagrams() {
                 self.counters.packets.add(1);
-                if let Err(reason) = self.take(qps, datagram.source, datagram.bytes, datagram.cut) {
+                if let Err(reason) = self.take(flows, qps, &datagram) {
                     self.counters.drops.count(reason);
                 }
             }
@@ -193,32 +224,30 @@ impl Port {
                 break;
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Hands a packet to its queue pair. The error is for packets that belong to none for sure.
+    #[inline]
     fn take(
         &self,
+        flows: &mut Flows,
         qps: &mut QpTable<Box<RxQp>>,
-        source: SocketAddrV4,
-        datagram: &[u8],
-        cut: bool,
+        &Datagram { source, bytes, cut }: &Datagram<'_>,
     ) -> Result<(), DropReason> {
         let flow = Flow { src: source, dst: self.addr };
-        let ip_id = icrc::verify(&flow, datagram);
+        let ip_id = flows.icrc(&flow, bytes.len()).verify(bytes);
         if let Some(pcap) = self.pcap.get() {
-            pcap.record(&flow, ip_id.unwrap_or(0), datagram);
+            pcap.record(&flow, ip_id.unwrap_or(0), bytes);
         }
-        let packet = Packet::parse(datagram);
-        if cut || matches!(packet, Err(ParseError::Truncated { .. })) {
-            return Err(DropReason::Truncated);
-        }
-        let ip_id = ip_id.ok_or(DropReason::BadIcrc)?;
-        let packet = packet.map_err(|e| match e {
-            ParseError::Truncated { .. } => DropReason::Truncated,
-            ParseError::Opcode(_) => DropReason::UnknownOpcode,
-            ParseError::Version(_) | ParseError::Partition(_) => DropReason::BadHeader,
-        })?;
+        let (packet, ip_id) = match (Packet::parse(bytes), ip_id) {
+            (Ok(packet), Some(ip_id)) if !cut => (packet, ip_id),
+            (Err(ParseError::Truncated { .. }), _) => return Err(DropReason::Truncated),
+            _ if cut => return Err(DropReason::Truncated),
+            (_, None) => return Err(DropReason::BadIcrc),
+            (Err(ParseError::Opcode(_)), _) => return Err(DropReason::UnknownOpcode),
+            _ => return Err(DropReason::BadHeader),
+        };
         let qp = qps.get_mut(packet.header.bth.dest_qp).ok_or(DropReason::UnknownQp)?;
         qp.receive(&packet, *source.ip(), ip_id);
         Ok(())
@@ -290,6 +319,7 @@ impl Numbered for Box<RxQp> {
 
 impl RxQp {
     /// Takes a packet whose ICRC is right for IP identification `ip_id`.
+    #[inline]
     fn receive(&mut self, packet: &Packet<'_>, source: Ipv4Addr, ip_id: u16) {
         self.stats.rx.packets.add(1);
         if let Err(reason) = self.accept(packet, source, ip_id) {
@@ -297,6 +327,7 @@ impl RxQp {
         }
     }
 
+    #[inline]
     fn accept(&mut self, packet: &Packet<'_>, source: Ipv4Addr, ip_id: u16) -> Result<(), DropReason> {
         let peer = self.peer.ok_or(DropReason::NotReady)?;
         if source != peer {

@@ -13,10 +13,11 @@ use crate::arena::{Arena, Room};
 use crate::counters::SoftStats;
 use crate::device::Registration;
 use crate::fault::Injector;
-use crate::qp::{Requester, packets_of};
+use crate::qp::{Requester, Segment, Segments, packets_of};
 use crate::refusal::Refusal;
 use crate::udp::Peer;
-use crate::wire::{Flow, ICRC_LEN, MAX_HEADER_LEN, icrc};
+use crate::wire::icrc::Icrc;
+use crate::wire::{Flow, ICRC_LEN, MAX_HEADER_LEN};
 
 /// Bytes around a payload at most: headers, pad and ICRC.
 pub(crate) const MAX_OVERHEAD: usize = MAX_HEADER_LEN + 3 + ICRC_LEN;
@@ -29,6 +30,7 @@ pub(crate) struct Regions {
 }
 
 impl Regions {
+    #[inline]
     fn get(&self, id: RegionId) -> &Memory {
         match id {
             RegionId::Rx => &self.rx,
@@ -44,7 +46,7 @@ pub struct SoftSend {
     regions: Regions,
     arena: Arena,
     mtu: Mtu,
-    flow: Flow,
+    icrc: Icrc,
     link: Link,
     /// What passes packets on instead of the link itself.
     faults: Option<FaultyLink>,
@@ -60,24 +62,41 @@ impl SoftSend {
         faults: Option<FaultyLink>,
     ) -> Self {
         let flow = Flow { src: link.registration.port.addr(), dst: link.to.addr };
-        Self { requester, regions, arena, mtu, flow, link, faults }
+        Self { requester, regions, arena, mtu, icrc: Icrc::new(flow), link, faults }
     }
 
+    #[inline]
     fn build(&mut self, wr: &SendWr) {
-        let region = self.regions.get(wr.sge.region);
-        for segment in self.requester.message(&wr.verb, wr.sge.len) {
-            let header = &segment.header;
-            let (start, len) = (header.len(), segment.len as usize);
-            let packet = self.arena.push(header.packet_len(len), header.bth.opcode.position().ends());
-            header.emit(packet);
-            let loaded =
-                region.load(wr.sge.offset + u64::from(segment.offset), &mut packet[start..start + len]);
-            debug_assert!(loaded.is_ok(), "stage has checked the bounds");
-            packet[start + len..].fill(0);
-            icrc::seal(&self.flow, packet);
+        let segments = self.requester.message(&wr.verb, wr.sge.len);
+        match segments.only() {
+            Some(segment) => self.build_packet(wr, &segment),
+            None => self.build_packets(wr, segments),
         }
     }
 
+    #[inline(never)] // the rarer way, so that the other is short
+    fn build_packets(&mut self, wr: &SendWr, segments: Segments) {
+        for segment in segments {
+            self.build_packet(wr, &segment);
+        }
+    }
+
+    #[inline(always)] // into both ways, of which one knows more of the header
+    fn build_packet(&mut self, wr: &SendWr, segment: &Segment) {
+        let header = &segment.header;
+        let (start, len) = (header.len(), segment.len as usize);
+        let packet = self.arena.push(header.packet_len(len), header.bth.opcode.position().ends());
+        header.emit(packet);
+        let region = self.regions.get(wr.sge.region);
+        let loaded = region.load(wr.sge.offset + u64::from(segment.offset), &mut packet[start..start + len]);
+        debug_assert!(loaded.is_ok(), "stage has checked the bounds");
+        if header.bth.pad != 0 {
+            packet[start + len..].fill(0);
+        }
+        self.icrc.seal(packet);
+    }
+
+    #[inline]
     fn flush_plainly(&mut self) -> Result<(), (&'static str, io::Error)> {
         while self.arena.messages() != 0 {
             match self.link.send(self.arena.packets()) {
@@ -107,7 +126,7 @@ impl UcSend for SoftSend {
             Room::Full => return Err(PostError::QueueFull),
             Room::Never => return Err(too_long(len)),
         }
-        self.arena.begin_message(bytes);
+        self.arena.begin_message(packets, bytes);
         self.build(wr);
         self.link.stats.tx.messages.add(1);
         Ok(())
@@ -118,7 +137,8 @@ impl UcSend for SoftSend {
             None => self.flush_plainly(),
             Some(faults) => faults.pass(&mut self.arena),
         };
-        flushed.map_err(|(call, source)| PostError::Os { call, source: explain(source, &self.flow) })?;
+        flushed
+            .map_err(|(call, source)| PostError::Os { call, source: explain(source, self.icrc.flow()) })?;
         Ok(self.arena.messages())
     }
 

@@ -22,6 +22,7 @@ impl<T: Numbered> QpTable<T> {
         Self { values: Vec::new(), index: vec![None; 2] }
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, qpn: Qpn) -> Option<&mut T> {
         self.find(qpn).and_then(|at| self.values.get_mut(at))
     }
@@ -46,6 +47,7 @@ impl<T: Numbered> QpTable<T> {
         removed
     }
 
+    #[inline]
     fn find(&self, qpn: Qpn) -> Option<usize> {
         let mut at = self.home(qpn);
         // At least half of the index is empty, so this ends.

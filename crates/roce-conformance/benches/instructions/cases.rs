@@ -11,6 +11,7 @@ use roce_core::{Device, PeerEndpoint, Psn, QpAttr, Qpn, RecvWr, RegionId, Rkey, 
 use roce_dispatch::rpc::{HEADER_LEN, Request, function_id};
 use roce_dispatch::{FunctionTable, UnifiedLoop};
 use roce_ring::{Geometry, MemoryOptions, Ring};
+use roce_soft::wire::icrc::Icrc;
 use roce_soft::wire::{Bth, Flow, Header, Opcode, Operation, Position, Reth, UDP_PORT};
 use roce_transport::{Config, ConfigBuilder, Mode, State, Transceiver, TxMode, Unified};
 
@@ -210,7 +211,7 @@ fn monitor(mode: Mode, messages: u32) {
 
 fn codec(packets: u32) {
     let ends = [1, 2].map(|last| SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, last), UDP_PORT));
-    let flow = Flow { src: ends[0], dst: ends[1] };
+    let [mut sealer, mut checker] = [(); 2].map(|()| Icrc::new(Flow { src: ends[0], dst: ends[1] }));
     let opcode = Opcode::new(Operation::Write, Position::Only, true);
     let mut header = Header {
         bth: Bth::new(opcode, Qpn::from_low_bits(0x123), Psn::new(0), FRAME as usize),
@@ -221,8 +222,8 @@ fn codec(packets: u32) {
     let mut packet = vec![0; header.packet_len(payload.len())];
     for n in 0..packets {
         header.bth.psn = Psn::new(n);
-        steps::build(&header, &flow, &payload, black_box(&mut packet));
-        let parsed = steps::check(&flow, &packet).expect("a good packet");
+        steps::build(&header, &mut sealer, &payload, black_box(&mut packet));
+        let parsed = steps::check(&mut checker, &packet).expect("a good packet");
         assert_eq!((parsed.header, parsed.payload), (header, payload.as_slice()));
     }
 }

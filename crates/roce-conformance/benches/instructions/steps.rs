@@ -4,7 +4,8 @@ use cudaq_realtime_cpu_roce_transport as capi;
 use roce_core::{RecvCompletion, RecvWr, SendWr, UcQp, UcRecv, UcSend};
 use roce_dispatch::UnifiedLoop;
 use roce_ring::{Consumer, Producer};
-use roce_soft::wire::{Flow, Header, Packet, icrc};
+use roce_soft::wire::icrc::Icrc;
+use roce_soft::wire::{Header, Packet};
 use roce_soft::{SoftRecv, SoftSend};
 use roce_transport::Unified;
 
@@ -48,15 +49,15 @@ pub(crate) fn hand_off(producer: &Producer, consumer: &mut Consumer, slot: u32) 
 }
 
 #[inline(never)]
-pub(crate) fn build(header: &Header, flow: &Flow, payload: &[u8], packet: &mut [u8]) {
+pub(crate) fn build(header: &Header, icrc: &mut Icrc, payload: &[u8], packet: &mut [u8]) {
     header.emit(packet);
     packet[header.len()..][..payload.len()].copy_from_slice(payload);
-    icrc::seal(flow, packet);
+    icrc.seal(packet);
 }
 
 #[inline(never)]
-pub(crate) fn check<'a>(flow: &Flow, packet: &'a [u8]) -> Option<Packet<'a>> {
-    icrc::verify(flow, packet)?;
+pub(crate) fn check<'a>(icrc: &mut Icrc, packet: &'a [u8]) -> Option<Packet<'a>> {
+    icrc.verify(packet)?;
     Packet::parse(packet).ok()
 }
 

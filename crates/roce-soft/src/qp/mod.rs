@@ -13,5 +13,5 @@ mod sequence;
 mod sim;
 
 pub(crate) use identity::IdPolicy;
-pub(crate) use requester::{Requester, packets_of};
+pub(crate) use requester::{Requester, Segment, Segments, packets_of};
 pub(crate) use responder::{Completion, Responder};

@@ -5,6 +5,7 @@ use roce_core::{Mtu, Psn, Qpn, Verb};
 use crate::wire::{Bth, Header, Opcode, Operation, Position, Reth};
 
 /// Packets of a message of `len` bytes; an empty message takes one.
+#[inline]
 pub(crate) fn packets_of(len: u32, mtu: Mtu) -> u32 {
     len.div_ceil(mtu.bytes()).max(1)
 }
@@ -28,6 +29,7 @@ impl Requester {
     }
 
     /// The packets of a message of `len` bytes. Their sequence numbers are taken.
+    #[inline]
     pub(crate) fn message(&mut self, verb: &Verb, len: u32) -> Segments {
         let count = packets_of(len, self.mtu);
         let first_psn = self.psn;
@@ -61,6 +63,7 @@ pub(crate) struct Segments {
 impl Iterator for Segments {
     type Item = Segment;
 
+    #[inline]
     fn next(&mut self) -> Option<Segment> {
         let index = self.next;
         if index == self.count {
@@ -80,6 +83,15 @@ impl Iterator for Segments {
 }
 
 impl Segments {
+    /// The packet of a message that is no longer than one.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<Segment> {
+        let segment =
+            || Segment { header: self.header(Position::Only, 0, self.len), offset: 0, len: self.len };
+        (self.count == 1).then(segment)
+    }
+
+    #[inline]
     fn header(&self, position: Position, index: u32, payload_len: u32) -> Header {
         let (operation, reth, imm) = match self.verb {
             Verb::Send { imm } => (Operation::Send, None, imm),
@@ -104,7 +116,12 @@ mod tests {
 
     fn opcodes(verb: &Verb, len: u32) -> Vec<String> {
         let mut requester = Requester::new(Qpn::from_low_bits(2), Mtu::B256);
-        requester.message(verb, len).map(|s| s.header.bth.opcode.to_string()).collect()
+        let segments = requester.message(verb, len);
+        let only = segments.only().map(|s| (s.header, s.offset, s.len));
+        let all: Vec<Segment> = segments.collect();
+        let first = all.first().map(|s| (s.header, s.offset, s.len));
+        assert_eq!(only, first.filter(|_| all.len() == 1));
+        all.iter().map(|s| s.header.bth.opcode.to_string()).collect()
     }
 
     #[test]

@@ -93,6 +93,7 @@ impl Responder {
     }
 
     /// Takes a packet that is undamaged and from the peer. `next_receive` hands over the oldest receive.
+    #[inline]
     pub(crate) fn receive(
         &mut self,
         packet: &Packet<'_>,
@@ -110,6 +111,7 @@ impl Responder {
         outcome
     }
 
+    #[inline]
     fn take(
         &mut self,
         packet: &Packet<'_>,
@@ -144,6 +146,7 @@ impl Responder {
         outcome
     }
 
+    #[inline]
     fn send(
         &mut self,
         packet: &Packet<'_>,
@@ -170,6 +173,7 @@ impl Responder {
         Ok(Accepted { offset: wr.offset + u64::from(filled), completion })
     }
 
+    #[inline]
     fn write(
         &mut self,
         packet: &Packet<'_>,
@@ -204,6 +208,7 @@ impl Responder {
     }
 
     /// The key and the bounds. An empty WRITE touches nothing, and needs neither (C9-88).
+    #[inline]
     fn check_target(&self, reth: &Reth) -> Result<(), DropReason> {
         if reth.len == 0 {
             return Ok(());
@@ -222,6 +227,7 @@ impl Responder {
     /// A packet that is the whole message may exceed the path MTU: an FPGA fills the Ethernet frame and knows
     /// no path MTU.
     #[allow(clippy::cast_possible_truncation)] // at most MAX_PAYLOAD
+    #[inline]
     fn payload_len(&self, packet: &Packet<'_>) -> Result<u32, DropReason> {
         let len = packet.payload.len();
         let allowed = match packet.header.bth.opcode.position() {
@@ -233,6 +239,7 @@ impl Responder {
     }
 
     /// The receive at the head. It stays there until a message completes it.
+    #[inline]
     fn head(&mut self, mut next: impl FnMut() -> Option<RecvWr>) -> Result<RecvWr, DropReason> {
         if self.head.is_none() {
             self.head = next();
@@ -240,11 +247,13 @@ impl Responder {
         self.head.ok_or(DropReason::NoReceive)
     }
 
+    #[inline]
     fn complete(&mut self, wr: RecvWr, kind: RecvKind, len: u32, imm: Option<u32>) -> Completion {
         self.head = None;
         Completion { id: wr.id, kind, len, imm, lead: Lead::NONE }
     }
 
+    #[inline]
     fn abandon(&mut self) {
         if matches!(self.message, Message::Send { .. } | Message::Write { .. }) {
             self.torn += 1;

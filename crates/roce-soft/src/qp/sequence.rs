@@ -33,6 +33,7 @@ impl Sequence {
     }
 
     /// A packet has come.
+    #[inline]
     pub(super) fn note(&mut self, psn: Psn) {
         let Some(next) = self.next else { return self.begin(psn) };
         let ahead = psn.since(next);
@@ -58,13 +59,15 @@ impl Sequence {
     }
 
     /// Its bytes are in the region.
+    #[inline]
     pub(super) fn landed(&mut self, psn: Psn) {
-        self.recent.landed.set(psn, true);
+        self.recent.landed(psn);
     }
 
     /// A message from packet `first` to packet `last` has landed and is completed.
+    #[inline]
     pub(super) fn complete(&mut self, first: Psn, last: Psn) -> Lead {
-        self.recent.completed.set(last, true);
+        self.recent.completed(last);
         let behind = self.next.map_or(0, |next| next.since(first));
         self.recent.lead(first, behind)
     }
@@ -75,16 +78,25 @@ impl Sequence {
     }
 }
 
-/// What became of the packets up to the highest number.
-#[derive(Debug, Default)]
+/// What became of the packets with the highest numbers.
+#[derive(Debug)]
 struct Recent {
-    landed: Bits,
-    completed: Bits,
-    /// How many of them are known, at most [`Bits::LEN`].
+    words: Box<[Word; Self::LEN as usize / 64]>,
+    /// How many packets are known, at most [`LEN`](Self::LEN).
     known: u32,
 }
 
+/// A bit for each of 64 packets.
+#[derive(Debug, Clone, Copy, Default)]
+struct Word {
+    landed: u64,
+    completed: u64,
+}
+
 impl Recent {
+    /// Frames of as many packets are known to be whole or not.
+    const LEN: u32 = 1 << 14;
+
     /// Nothing is known before this packet.
     fn begin(&mut self, psn: Psn) {
         self.known = 0;
@@ -92,23 +104,43 @@ impl Recent {
     }
 
     /// The highest number is now `psn`, by so many more than before.
+    #[inline]
     fn advance(&mut self, psn: Psn, by: u32) {
-        for back in 0..by.min(Bits::LEN) {
-            self.landed.set(before(psn, back), false);
-            self.completed.set(before(psn, back), false);
+        let mut left = by.min(Self::LEN);
+        while left > 0 {
+            let (word, bit) = self.place_mut(before(psn, left - 1));
+            let bits = left.min(64 - bit);
+            let others = !(u64::MAX >> (64 - bits) << bit);
+            word.landed &= others;
+            word.completed &= others;
+            left -= bits;
         }
-        self.known = self.known.saturating_add(by).min(Bits::LEN);
+        self.known = self.known.saturating_add(by).min(Self::LEN);
+    }
+
+    #[inline]
+    fn landed(&mut self, psn: Psn) {
+        let (word, bit) = self.place_mut(psn);
+        word.landed |= 1 << bit;
+    }
+
+    #[inline]
+    fn completed(&mut self, psn: Psn) {
+        let (word, bit) = self.place_mut(psn);
+        word.completed |= 1 << bit;
     }
 
     /// What went before `first`, which is so far behind the next number: back to the last message that is complete.
+    #[inline]
     fn lead(&self, first: Psn, behind: u32) -> Lead {
         let mut lead = Lead::NONE;
         for back in 1..=self.known.saturating_sub(behind) {
-            let psn = before(first, back);
-            if self.completed.get(psn) {
+            let (at, bit) = Self::place(before(first, back));
+            let Word { landed, completed } = self.words[at];
+            if completed >> bit & 1 != 0 {
                 break;
             }
-            if !self.landed.get(psn) {
+            if landed >> bit & 1 == 0 {
                 lead.missed += 1;
             } else if lead.missed == 0 {
                 lead.packets += 1;
@@ -116,40 +148,28 @@ impl Recent {
         }
         lead
     }
-}
 
-fn before(psn: Psn, by: u32) -> Psn {
-    Psn::new(psn.get().wrapping_sub(by))
-}
-
-/// A bit for each of the packets with the highest numbers.
-#[derive(Debug)]
-struct Bits(Box<[u64; Self::LEN as usize / 64]>);
-
-impl Bits {
-    /// Frames of as many packets are known to be whole or not.
-    const LEN: u32 = 1 << 14;
-
-    fn get(&self, psn: Psn) -> bool {
-        let (word, bit) = Self::place(psn);
-        self.0[word] >> bit & 1 != 0
-    }
-
-    fn set(&mut self, psn: Psn, value: bool) {
-        let (word, bit) = Self::place(psn);
-        self.0[word] = self.0[word] & !(1 << bit) | u64::from(value) << bit;
-    }
-
+    #[inline]
     fn place(psn: Psn) -> (usize, u32) {
         let at = psn.get() % Self::LEN;
         (at as usize / 64, at % 64)
     }
+
+    #[inline]
+    fn place_mut(&mut self, psn: Psn) -> (&mut Word, u32) {
+        let (at, bit) = Self::place(psn);
+        (&mut self.words[at], bit)
+    }
 }
 
-impl Default for Bits {
+impl Default for Recent {
     fn default() -> Self {
-        Self(Box::new([0; Self::LEN as usize / 64]))
+        Self { words: Box::new([Word::default(); Self::LEN as usize / 64]), known: 0 }
     }
+}
+
+fn before(psn: Psn, by: u32) -> Psn {
+    Psn::new(psn.get().wrapping_sub(by))
 }
 
 #[cfg(test)]
@@ -243,13 +263,13 @@ mod tests {
     #[test]
     fn frames_as_long_as_can_be_remembered() {
         let frame = |missing: u32| {
-            let data = (1..Bits::LEN).filter(|&n| n != missing).map(Lands);
-            [Completes(0)].into_iter().chain(data).chain([Completes(Bits::LEN)]).collect::<Vec<_>>()
+            let data = (1..Recent::LEN).filter(|&n| n != missing).map(Lands);
+            [Completes(0)].into_iter().chain(data).chain([Completes(Recent::LEN)]).collect::<Vec<_>>()
         };
-        assert_eq!(leads(&frame(0))[1], (0, Bits::LEN - 1));
-        assert_eq!(leads(&frame(2))[1], (1, Bits::LEN - 3));
-        let far = [Completes(0), Lands(1), Lands(5 * Bits::LEN), Completes(5 * Bits::LEN + 1)];
-        assert_eq!(leads(&far)[1], (Bits::LEN - 2, 1), "no more are remembered to be missing");
+        assert_eq!(leads(&frame(0))[1], (0, Recent::LEN - 1));
+        assert_eq!(leads(&frame(2))[1], (1, Recent::LEN - 3));
+        let far = [Completes(0), Lands(1), Lands(5 * Recent::LEN), Completes(5 * Recent::LEN + 1)];
+        assert_eq!(leads(&far)[1], (Recent::LEN - 2, 1), "no more are remembered to be missing");
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::ptr::NonNull;
 
+use nix::errno::Errno;
+
 use super::Socket;
 use super::socket::ADDRESS_LEN;
 use crate::wire::{ICRC_LEN, MAX_HEADER_LEN, MAX_PAYLOAD};
@@ -74,6 +76,7 @@ impl RecvBatch {
     /// Takes what has come, at most [`CAPACITY`](Self::CAPACITY), and says how many. Never blocks.
     ///
     /// One packet at a time while they come one at a time: the call for one costs half of the call for many.
+    #[inline]
     pub(crate) fn receive(&mut self, socket: &Socket) -> io::Result<usize> {
         let in_a_burst = self.in_a_row >= Self::BURST;
         self.received = 0;
@@ -86,6 +89,7 @@ impl RecvBatch {
         Ok(self.received)
     }
 
+    #[inline]
     fn receive_one(&mut self, socket: &Socket) -> io::Result<usize> {
         let at = self.buffers.as_ptr();
         let mut source_len = ADDRESS_LEN;
@@ -128,11 +132,13 @@ impl RecvBatch {
     }
 
     /// The packets of the last batch.
+    #[inline]
     pub(crate) fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
         (0..self.received).map(|i| self.datagram(i))
     }
 
     /// `i` is below `received`.
+    #[inline]
     fn datagram(&self, i: usize) -> Datagram<'_> {
         let at = self.buffers.as_ptr();
         // SAFETY: `at` leads to a whole Buffers that this value owns; the kernel is done with it, and i is below
@@ -152,10 +158,12 @@ impl RecvBatch {
 }
 
 /// What a failed call means: no packet, or an error.
+#[inline]
 fn none_or_error() -> io::Result<usize> {
-    match io::Error::last_os_error() {
-        e if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
-        e => Err(e),
+    // The number itself, without an error made of it: this is what every poll in vain ends with.
+    match Errno::last_raw() {
+        libc::EAGAIN | libc::EINTR => Ok(0),
+        errno => Err(io::Error::from_raw_os_error(errno)),
     }
 }
 

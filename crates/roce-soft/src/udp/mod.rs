@@ -3,5 +3,5 @@
 mod batch;
 mod socket;
 
-pub(crate) use batch::RecvBatch;
+pub(crate) use batch::{Datagram, RecvBatch};
 pub(crate) use socket::{Peer, Socket};

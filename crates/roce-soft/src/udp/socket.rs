@@ -68,6 +68,7 @@ impl Socket {
     }
 
     /// Sends one packet.
+    #[inline]
     pub(crate) fn send(&self, to: &Peer, packet: &[u8]) -> io::Result<()> {
         // SAFETY: the packet and the address live until the call returns, and their lengths are their own.
         let sent = unsafe {
@@ -123,6 +124,7 @@ impl Socket {
         if result == 0 { info[FIELDS - 1].into() } else { 0 }
     }
 
+    #[inline]
     pub(super) fn fd(&self) -> RawFd {
         self.inner.as_raw_fd()
     }

@@ -58,6 +58,7 @@ impl Bth {
     }
 
     /// The header at the front of `bytes` and what follows it. `Ok(None)`: too few bytes.
+    #[inline]
     pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Self, &[u8])>, ParseError> {
         let Ok((view, rest)) = View::ref_from_prefix(bytes) else { return Ok(None) };
         let opcode = Opcode::from_byte(view.opcode).ok_or(ParseError::Opcode(view.opcode))?;
@@ -80,6 +81,7 @@ impl Bth {
     }
 
     /// Writes the header to `buf`, which has [`LEN`] bytes.
+    #[inline]
     pub(super) fn emit(&self, buf: &mut [u8]) {
         let view = View {
             opcode: self.opcode.byte(),

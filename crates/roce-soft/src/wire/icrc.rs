@@ -5,14 +5,15 @@
 //! Specification, annex A17).
 //!
 //! It covers the IP identification, which a UDP socket does not show. Most senders of RoCEv2 use 0; Linux
-//! soft-RoCE uses running ones. A CRC is linear, so [`verify`] can tell which identification, if any, makes
+//! soft-RoCE uses running ones. A CRC is linear, so [`Icrc::verify`] can tell which identification, if any, makes
 //! the ICRC right: the difference to the one for identification 0, taken back over the bytes that follow
 //! the field, must fit into 16 bits, and these are the identification.
 
-use super::pseudo::{IPV4_LEN, Masked, UDP_LEN};
-use super::{Flow, ICRC_LEN, MAX_HEADER_LEN, MAX_PAYLOAD, bth};
-
+use crc32fast::Hasher;
 use zerocopy::IntoBytes;
+
+use super::pseudo::{IPV4_LEN, Masked, UDP_LEN};
+use super::{Flow, ICRC_LEN, MAX_HEADER_LEN, MAX_PAYLOAD};
 
 /// The CRC of eight bytes of ones, which stand for the link's own header.
 const START: u32 = 0x2144_DF1C;
@@ -20,44 +21,102 @@ const START: u32 = 0x2144_DF1C;
 /// The byte of the BTH with the congestion bits, which routers set.
 const CONGESTION_AT: usize = 4;
 
-/// The ICRC of a packet with IP identification 0, over `covered`: its UDP payload without the ICRC.
-pub fn compute(flow: &Flow, covered: &[u8]) -> u32 {
-    const OUTER: usize = IPV4_LEN + UDP_LEN;
-    let (bth, rest) = covered.split_at(bth::LEN.min(covered.len()));
-    let mut head = [0; OUTER + bth::LEN];
-    head[..OUTER].copy_from_slice(Masked::new(flow, covered.len() + ICRC_LEN).as_bytes());
-    head[OUTER..][..bth.len()].copy_from_slice(bth);
-    head[OUTER + CONGESTION_AT] = 0xFF;
-    let mut crc = crc32fast::Hasher::new_with_initial(START);
-    crc.update(&head);
-    crc.update(rest);
-    crc.finalize()
+/// The ICRCs of the packets of one flow.
+///
+/// The headers outside of the datagram are the same in packets of one length, so their CRC is kept from packet to
+/// packet. The CRC of the datagram goes on from there.
+#[derive(Debug, Clone)]
+pub struct Icrc {
+    flow: Flow,
+    /// The length that `start` is for; none has the largest.
+    datagram_len: usize,
+    start: Hasher,
 }
 
-/// Writes the ICRC into the last four bytes of a UDP payload.
-///
-/// # Panics
-/// When `datagram` is shorter than that.
-pub fn seal(flow: &Flow, datagram: &mut [u8]) {
-    let (covered, icrc) =
-        datagram.split_last_chunk_mut::<ICRC_LEN>().expect("a packet has room for its ICRC");
-    *icrc = compute(flow, covered).to_le_bytes();
-}
+impl Icrc {
+    /// Of packets along `flow`.
+    pub fn new(flow: Flow) -> Self {
+        Self { flow, datagram_len: usize::MAX, start: Hasher::new() }
+    }
 
-/// The IP identification with which the ICRC at the end of a UDP payload is right; `None` where there is
-/// none, so the packet is damaged.
-///
-/// 0 is certain as any CRC-32. Any other value is found by solving for it, and a random damage passes as one
-/// of these once in 2^16.
-pub fn verify(flow: &Flow, datagram: &[u8]) -> Option<u16> {
-    let (covered, icrc) = datagram.split_last_chunk::<ICRC_LEN>()?;
-    match u32::from_le_bytes(*icrc) ^ compute(flow, covered) {
-        0 => Some(0),
-        difference => solve(difference, covered.len()),
+    /// The flow.
+    pub fn flow(&self) -> &Flow {
+        &self.flow
+    }
+
+    /// Writes the ICRC of a packet with IP identification 0 into the last four bytes of its UDP payload.
+    ///
+    /// # Panics
+    /// When `datagram` is shorter than that.
+    #[inline]
+    pub fn seal(&mut self, datagram: &mut [u8]) {
+        let (covered, icrc) =
+            datagram.split_last_chunk_mut::<ICRC_LEN>().expect("a packet has room for its ICRC");
+        *icrc = self.compute(covered).to_le_bytes();
+    }
+
+    /// The IP identification with which the ICRC at the end of a UDP payload is right; `None` where there is
+    /// none, so the packet is damaged.
+    ///
+    /// 0 is certain as any CRC-32. Any other value is found by solving for it, and a random damage passes as one
+    /// of these once in 2^16.
+    #[inline]
+    pub fn verify(&mut self, datagram: &[u8]) -> Option<u16> {
+        let (covered, icrc) = datagram.split_last_chunk::<ICRC_LEN>()?;
+        match u32::from_le_bytes(*icrc) ^ self.compute(covered) {
+            0 => Some(0),
+            difference => solve(difference, covered.len()),
+        }
+    }
+
+    /// The ICRC over `covered`, a UDP payload without its ICRC.
+    #[inline]
+    fn compute(&mut self, covered: &[u8]) -> u32 {
+        let datagram_len = covered.len() + ICRC_LEN;
+        if datagram_len != self.datagram_len {
+            self.start = start_of(&self.flow, datagram_len);
+            self.datagram_len = datagram_len;
+        }
+        let mut crc = match covered.get(CONGESTION_AT) {
+            None | Some(0) => self.start.clone(),
+            Some(&bits) => Hasher::new_with_initial(self.start.clone().finalize() ^ in_front(bits)),
+        };
+        crc.update(covered);
+        crc.finalize()
     }
 }
 
+/// The CRC of what precedes a UDP payload of `datagram_len` bytes, if that has a congestion byte of zero.
+#[cold]
+#[inline(never)]
+fn start_of(flow: &Flow, datagram_len: usize) -> Hasher {
+    const ONES: u32 = in_front(0xFF);
+    let mut crc = Hasher::new_with_initial(START);
+    crc.update(Masked::new(flow, datagram_len).as_bytes());
+    Hasher::new_with_initial(crc.finalize() ^ ONES)
+}
+
+/// What makes the same difference in front of a UDP payload as these bits do in its congestion byte.
+const fn in_front(congestion: u8) -> u32 {
+    // A CRC meets the next four bytes as its own, the first in its low bits; the congestion byte is the one behind them.
+    back_over((congestion as u32) << 24, CONGESTION_AT - 3)
+}
+
+/// As [`Icrc::seal`], for a single packet.
+///
+/// # Panics
+/// When `datagram` is shorter than an ICRC.
+pub fn seal(flow: &Flow, datagram: &mut [u8]) {
+    Icrc::new(*flow).seal(datagram);
+}
+
+/// As [`Icrc::verify`], for a single packet.
+pub fn verify(flow: &Flow, datagram: &[u8]) -> Option<u16> {
+    Icrc::new(*flow).verify(datagram)
+}
+
 /// The identification that explains a difference of the ICRC, `covered_len` bytes of UDP payload later.
+#[inline(never)] // for peers with running identifications alone
 #[allow(clippy::cast_possible_truncation)] // the high half was seen to be zero
 fn solve(difference: u32, covered_len: usize) -> Option<u16> {
     let factor = *BACK.get(covered_len)?;
@@ -152,6 +211,22 @@ mod tests {
                 packet.extend(compute_with_id(&flow(), &packet, id).to_le_bytes());
                 assert_eq!(verify(&flow(), &packet), Some(id), "{len} bytes");
             }
+        }
+    }
+
+    #[test]
+    fn lengths_may_change_and_congestion_bits_do_not_matter() {
+        let mut icrc = Icrc::new(flow());
+        let covered: Vec<u8> = (0..4128u32).map(|i| (i * 5 + 1) as u8).collect();
+        for (len, bits) in [12, 96, 96, 76, 96, 1040, 4128].into_iter().zip([0, 0, 0x40, 0, 0x80, 0xFF, 1]) {
+            let mut packet = covered[..len].to_vec();
+            packet[CONGESTION_AT] = bits;
+            packet.extend([0; ICRC_LEN]);
+            icrc.seal(&mut packet);
+            let right = compute_with_id(&flow(), &packet[..len], 0);
+            assert_eq!(packet[len..], right.to_le_bytes(), "{len} bytes");
+            packet[CONGESTION_AT] = !bits;
+            assert_eq!(icrc.verify(&packet), Some(0), "a router has set congestion bits");
         }
     }
 

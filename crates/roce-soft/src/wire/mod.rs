@@ -69,6 +69,7 @@ impl Header {
     ///
     /// # Panics
     /// When `buf` is shorter than [`len`](Self::len), or an extended header that the opcode needs is missing.
+    #[inline]
     pub fn emit(&self, buf: &mut [u8]) {
         let (bth, mut rest) = buf.split_at_mut(bth::LEN);
         self.bth.emit(bth);
@@ -128,6 +129,7 @@ pub enum ParseError {
 
 impl<'a> Packet<'a> {
     /// Reads a UDP payload. Does not look at the ICRC's value.
+    #[inline]
     pub fn parse(datagram: &'a [u8]) -> Result<Self, ParseError> {
         let truncated = |need| ParseError::Truncated { len: datagram.len(), need };
         let (bth, rest) = Bth::parse(datagram)?.ok_or(truncated(bth::LEN + ICRC_LEN))?;

@@ -29,6 +29,7 @@ pub struct Reth {
 
 impl Reth {
     /// The header at the front of `bytes` and what follows it; `None`: too few bytes.
+    #[inline]
     pub(super) fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (view, rest) = View::ref_from_prefix(bytes).ok()?;
         let reth = Self { addr: view.addr.get(), rkey: Rkey::new(view.rkey.get()), len: view.len.get() };
@@ -36,6 +37,7 @@ impl Reth {
     }
 
     /// Writes the header to `buf`, which has [`LEN`] bytes.
+    #[inline]
     pub(super) fn emit(&self, buf: &mut [u8]) {
         let view =
             View { addr: U64::new(self.addr), rkey: U32::new(self.rkey.get()), len: U32::new(self.len) };

@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::AtomicBool;
 
 use roce_core::{Psn, Qpn, Rkey};
-use roce_soft::wire::{Bth, Flow, Header, Opcode, Operation, Packet, Position, Reth, UDP_PORT, icrc};
+use roce_soft::wire::icrc::Icrc;
+use roce_soft::wire::{Bth, Flow, Header, Opcode, Operation, Packet, Position, Reth, UDP_PORT};
 
 use super::dispatch::timed;
 use super::meter::Sample;
@@ -25,7 +26,9 @@ pub(super) fn round_trip(
     stop: &AtomicBool,
 ) -> Result<Sample, Error> {
     let payload = request(frame);
-    let (flow, mut header) = (flow(), header(frame));
+    let mut header = header(frame);
+    // Each end has its own.
+    let (mut sealer, mut checker) = (Icrc::new(flow()), Icrc::new(flow()));
     let mut packet = vec![0; header.packet_len(payload.len())];
     let mut landed = vec![0; payload.len()];
     timed(seats, budget, stop, move |slot| {
@@ -33,9 +36,9 @@ pub(super) fn round_trip(
         let start = header.len();
         header.emit(&mut packet);
         packet[start..start + payload.len()].copy_from_slice(&payload);
-        icrc::seal(&flow, &mut packet);
+        sealer.seal(&mut packet);
         let packet = black_box(&packet);
-        let is_right = icrc::verify(&flow, packet) == Some(0);
+        let is_right = checker.verify(packet) == Some(0);
         let parsed = Packet::parse(packet).map_err(|_| Error::WrongAnswer)?;
         landed.copy_from_slice(parsed.payload);
         black_box(&landed);
