@@ -6,16 +6,21 @@
 #[allow(dead_code)] // each test file uses what it needs
 mod device;
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::process::{Child, Command, Output, Stdio};
 
-use device::{programs, var};
+use device::{programs, var, wait_until};
 use serde_json::Value;
+
+const READY: &str = "CUDAQ_REALTIME_SERVER_READY transport=cpu_roce port=";
+const METRICS: &str = "metrics on http://";
 
 /// A running `roce-service`; told to end when dropped.
 struct Service {
     child: Child,
     lines: BufReader<std::process::ChildStdout>,
+    metrics: String,
     port: String,
 }
 
@@ -26,29 +31,43 @@ impl Service {
              `cargo xtask vm-test`",
         );
         let mut child = Command::new(programs().join("roce-service"))
-            .args(["--device", &device, "--listen", "127.0.0.1", "--slots", "64"])
+            .args(["--device", &device, "--listen", "127.0.0.1", "--slots", "64", "--metrics", "127.0.0.1:0"])
             .args(options)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        lines.read_line(&mut line).unwrap();
-        let ready = "CUDAQ_REALTIME_SERVER_READY transport=cpu_roce port=";
-        let rest = line.strip_prefix(ready).unwrap_or_else(|| panic!("{line:?} instead of {ready}"));
-        let port = rest.split(' ').next().unwrap().to_owned();
-        Self { child, lines, port }
+        let mut rest_of = |mark: &str| {
+            let mut line = String::new();
+            lines.read_line(&mut line).unwrap();
+            line.strip_prefix(mark).unwrap_or_else(|| panic!("{line:?} instead of {mark}")).to_owned()
+        };
+        let metrics = rest_of(METRICS).trim_end().trim_end_matches("/metrics").to_owned();
+        let port = rest_of(READY).split(' ').next().unwrap().to_owned();
+        Self { child, lines, metrics, port }
+    }
+
+    /// `roce-call`, to be run.
+    fn caller(&self, options: &[&str]) -> Command {
+        let device = var("ROCE_TEST_PEER_DEVICE").or_else(|| var("ROCE_TEST_DEVICE")).unwrap();
+        let mut caller = Command::new(programs().join("roce-call"));
+        caller.args(["--device", &device, "--slots", "64", &format!("127.0.0.1:{}", self.port)]);
+        caller.args(options);
+        caller
     }
 
     fn call(&self, options: &[&str]) -> Output {
-        let device = var("ROCE_TEST_PEER_DEVICE").or_else(|| var("ROCE_TEST_DEVICE")).unwrap();
-        let output = Command::new(programs().join("roce-call"))
-            .args(["--device", &device, "--slots", "64", &format!("127.0.0.1:{}", self.port)])
-            .args(options)
-            .output()
-            .unwrap();
+        let output = self.caller(options).output().unwrap();
         println!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         output
+    }
+
+    fn serves(&self, callers: u64) -> bool {
+        let mut stream = TcpStream::connect(&self.metrics).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text.lines().any(|line| line == format!("roce_service_peers {callers}"))
     }
 
     /// What it says at its end.
@@ -124,4 +143,35 @@ fn errors_and_values_of_all_types() {
     assert_eq!(String::from_utf8_lossy(&echo.stdout).trim_end(), values.join(" "));
     let sum = service.call(&["sum", "i32:2147483647,1"]);
     assert_eq!(String::from_utf8_lossy(&sum.stdout).trim_end(), "i64:2147483648");
+}
+
+/// Calls without an end, that only the death of one side or the other ends: no timeout of a caller or of the service is
+/// shorter than minutes.
+const FOR_EVER: [&str; 6] = ["--repeat", "1000000000", "--timeout-ms", "86400000", "rpc_increment", "u8:1"];
+
+#[test]
+#[ignore = "needs the RDMA device that ROCE_TEST_DEVICE names"]
+fn a_killed_caller_is_let_go() {
+    let service = Service::start(&["--idle-timeout-ms", "0"]);
+    for _ in 0..3 {
+        let mut caller = service.caller(&FOR_EVER).spawn().unwrap();
+        wait_until("it is served", || service.serves(1));
+        caller.kill().unwrap();
+        caller.wait().unwrap();
+        wait_until("it is let go", || service.serves(0));
+    }
+    assert_eq!(service.call(&["rpc_increment", "u8:1"]).status.code(), Some(0));
+}
+
+#[test]
+#[ignore = "needs the RDMA device that ROCE_TEST_DEVICE names"]
+fn a_killed_service_is_noticed() {
+    let mut service = Service::start(&[]);
+    let caller = service.caller(&FOR_EVER).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("it is served", || service.serves(1));
+    service.child.kill().unwrap();
+    let ended = caller.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(said.contains(&format!("the service at 127.0.0.1:{} is gone", service.port)), "{said}");
 }

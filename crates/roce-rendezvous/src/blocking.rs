@@ -9,7 +9,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::hsb::{self, HsbError, HsbRendezvous, RoceConfig, StartOptions};
 use crate::rendezvous::{BoxError, Peer, Rendezvous};
-use crate::socket::{Client, Server, Timeouts};
+use crate::socket::{Client, Lease, Server, Timeouts};
 use crate::{Error, Offer};
 
 /// A [`Rendezvous`] with a runtime of its own, on the thread that calls it.
@@ -62,6 +62,19 @@ impl Blocking<Client> {
     /// A client that blocks. Fails with [`Error::Runtime`] where async code calls it.
     pub fn client(client: Client) -> Result<Self, Error> {
         Self::open(future::ready(Ok(client)), no_runtime)
+    }
+
+    /// [`Client::meet`] with a closure that blocks.
+    ///
+    /// # Panics
+    ///
+    /// When called by async code; await [`Client::meet`] there.
+    pub fn meet<F, E>(&mut self, local: &Offer, connect: F) -> Result<(Peer, Option<Lease>), Error>
+    where
+        F: FnOnce(Peer) -> Result<(), E> + Send,
+        E: Into<BoxError> + Send,
+    {
+        self.runtime.block_on(self.inner.meet(local, |peer| future::ready(connect(peer))))
     }
 }
 

@@ -40,8 +40,10 @@ pub enum MessageError {
     /// The answer has another form than the question.
     #[error("the service answers in the {0} form; call it with that one")]
     OtherForm(crate::socket::Form),
-    /// More bytes after the exchange was over.
-    #[error("the caller sent more than its offer; it must read the answer, then close")]
+    /// More bytes than the exchange has.
+    #[error(
+        "more came than an offer; an end that has read the other's closes, or keeps silent where it leases"
+    )]
     Trailing,
 }
 
@@ -54,7 +56,7 @@ pub enum Step {
     Write,
     /// Connecting our own queue pair.
     Connect,
-    /// Waiting for the caller to close, which says that its queue pair is connected too.
+    /// Waiting for the caller to be connected too: it closes then, or says so where it leases.
     Close,
 }
 
@@ -64,7 +66,7 @@ impl fmt::Display for Step {
             Self::Read => "reading its message",
             Self::Write => "writing our message",
             Self::Connect => "connecting our queue pair",
-            Self::Close => "waiting for it to close",
+            Self::Close => "waiting for its queue pair to be connected",
         })
     }
 }
@@ -158,6 +160,14 @@ pub enum Error {
         peer: SocketAddr,
         /// What the caller's closure said.
         source: BoxError,
+    },
+    /// A lease cannot be kept.
+    #[error("the lease of {peer} cannot be kept: {source}; are there too many threads or open files?")]
+    Lease {
+        /// The other end.
+        peer: SocketAddr,
+        /// Why.
+        source: io::Error,
     },
     /// A blocking call cannot have a runtime of its own.
     #[error("no runtime for a blocking rendezvous: {source}; in async code use the async calls")]

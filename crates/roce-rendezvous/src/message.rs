@@ -2,7 +2,7 @@
 //!
 //! Plain form, 12 bytes: QP number, rkey, IPv4 address, each a big-endian `u32`. A QP number has 24 bits, so
 //! the first byte is 0x00. JSON form: one object on one line, ended by `\n`; it begins with `{`, carries the
-//! geometry too, and can carry `{"error": "…"}` instead of an offer.
+//! geometry and the wish for a lease too, and can carry `{"error": "…"}` or `{"connected": true}` instead of an offer.
 
 use std::net::Ipv4Addr;
 
@@ -36,6 +36,8 @@ pub struct Offer {
     pub ip: Ipv4Addr,
     /// Its rings, where told. The plain form cannot tell them.
     pub geometry: Option<Geometry>,
+    /// Whether it would keep the connection as a [`Lease`](crate::socket::Lease). The plain form cannot tell.
+    pub lease: bool,
 }
 
 /// The shape of an end's rings and of what it sends.
@@ -73,7 +75,7 @@ impl TxMode {
 
 impl From<LocalEndpoint> for Offer {
     fn from(local: LocalEndpoint) -> Self {
-        Self { qpn: local.qpn, rkey: local.rkey, ip: local.ip, geometry: None }
+        Self { qpn: local.qpn, rkey: local.rkey, ip: local.ip, geometry: None, lease: false }
     }
 }
 
@@ -84,13 +86,19 @@ impl Offer {
         Self { geometry: Some(geometry), ..self }
     }
 
+    /// The same offer, with or without the wish for a lease.
+    #[must_use]
+    pub const fn with_lease(self, lease: bool) -> Self {
+        Self { lease, ..self }
+    }
+
     /// The end that made this offer, as its peer sees it.
     pub const fn peer(&self) -> Peer {
         let endpoint = PeerEndpoint { qpn: self.qpn, rkey: Some(self.rkey), ip: self.ip };
         Peer { endpoint, geometry: self.geometry }
     }
 
-    /// The plain form; drops the geometry.
+    /// The plain form; drops the geometry and the lease.
     pub fn to_plain(&self) -> [u8; PLAIN_LEN] {
         let mut bytes = [0; PLAIN_LEN];
         bytes[..4].copy_from_slice(&self.qpn.get().to_be_bytes());
@@ -107,6 +115,7 @@ impl Offer {
             rkey: Rkey::new(u32::from_be_bytes([k0, k1, k2, k3])),
             ip: host_ip(Ipv4Addr::new(a, b, c, d))?,
             geometry: None,
+            lease: false,
         })
     }
 }
@@ -118,6 +127,8 @@ pub enum Message {
     Offer(Offer),
     /// An end gives up, and why.
     Refusal(String),
+    /// A caller that leases is connected: what others say by closing.
+    Connected,
 }
 
 impl Message {
@@ -129,6 +140,7 @@ impl Message {
                 let error: String = reason.chars().take(MAX_REASON).collect();
                 serde_json::to_string(&RefusalLine { error })
             }
+            Self::Connected => serde_json::to_string(&ConnectedLine { connected: true }),
         };
         json.expect("numbers and strings always serialise") + "\n"
     }
@@ -142,6 +154,7 @@ impl Message {
         match object.get("error") {
             Some(Value::String(reason)) => Ok(Self::Refusal(reason.clone())),
             Some(other) => Err(bad("error", format!("must be a string, not {other}"))),
+            None if flag(&object, "connected")? => Ok(Self::Connected),
             None => read_offer(&object).map(Self::Offer),
         }
     }
@@ -201,6 +214,8 @@ struct OfferLine {
     ip: Ipv4Addr,
     #[serde(flatten)]
     geometry: Option<GeometryKeys>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease: Option<bool>,
 }
 
 #[derive(Serialize)]
@@ -217,6 +232,11 @@ struct RefusalLine {
     error: String,
 }
 
+#[derive(Serialize)]
+struct ConnectedLine {
+    connected: bool,
+}
+
 impl From<&Offer> for OfferLine {
     fn from(offer: &Offer) -> Self {
         let geometry = offer.geometry.map(|g| GeometryKeys {
@@ -226,7 +246,8 @@ impl From<&Offer> for OfferLine {
             mtu: g.mtu.bytes(),
             tx_mode: g.tx_mode.name(),
         });
-        Self { version: VERSION, qp: offer.qpn.get(), rkey: offer.rkey.get(), ip: offer.ip, geometry }
+        let lease = offer.lease.then_some(true);
+        Self { version: VERSION, qp: offer.qpn.get(), rkey: offer.rkey.get(), ip: offer.ip, geometry, lease }
     }
 }
 
@@ -240,6 +261,7 @@ fn read_offer(object: &Map<String, Value>) -> Result<Offer, MessageError> {
         rkey: Rkey::new(number(object, "rkey")?),
         ip: host_ip(parse(object, "ip", "an IPv4 address in a string", |s| s.parse().ok())?)?,
         geometry: read_geometry(object)?,
+        lease: flag(object, "lease")?,
     })
 }
 
@@ -270,6 +292,15 @@ fn number(object: &Map<String, Value>, key: &'static str) -> Result<u32, Message
     let value = present(object, key)?;
     let number = value.as_u64().and_then(|n| u32::try_from(n).ok());
     number.ok_or_else(|| bad(key, format!("must be a whole number below 2^32, not {value}")))
+}
+
+/// A key that may be missing, which is false.
+fn flag(object: &Map<String, Value>, key: &'static str) -> Result<bool, MessageError> {
+    match object.get(key) {
+        None => Ok(false),
+        Some(Value::Bool(flag)) => Ok(*flag),
+        Some(other) => Err(bad(key, format!("must be true or false, not {other}"))),
+    }
 }
 
 fn parse<T>(
@@ -314,6 +345,7 @@ mod tests {
         rkey: Rkey::new(0xCAFE_BABE),
         ip: Ipv4Addr::new(10, 0, 0, 1),
         geometry: Some(GEOMETRY),
+        lease: false,
     };
 
     const PLAIN: [u8; 12] = [0x00, 0x01, 0x02, 0x03, 0xCA, 0xFE, 0xBA, 0xBE, 10, 0, 0, 1];
@@ -345,6 +377,17 @@ mod tests {
         let line = "{\"version\":1,\"qp\":66051,\"rkey\":3405691582,\"ip\":\"10.0.0.1\"}\n";
         assert_eq!(Message::Offer(bare).to_line(), line);
         assert_eq!(Message::Refusal("a \"b\"\nc".into()).to_line(), "{\"error\":\"a \\\"b\\\"\\nc\"}\n");
+        assert_eq!(Message::Connected.to_line(), "{\"connected\":true}\n");
+        assert_eq!(Message::from_line(b"{\"connected\":true}").unwrap(), Message::Connected);
+    }
+
+    #[test]
+    fn a_lease_is_told_only_where_it_is_offered() {
+        let line = LINE.replacen("\"send\"", "\"send\",\"lease\":true", 1);
+        assert_eq!(Message::Offer(OFFER.with_lease(true)).to_line(), line);
+        assert_eq!(Message::from_line(line.as_bytes()).unwrap(), Message::Offer(OFFER.with_lease(true)));
+        let no = line.replacen("\"lease\":true", "\"lease\":false", 1);
+        assert_eq!(Message::from_line(no.as_bytes()).unwrap(), Message::Offer(OFFER));
     }
 
     #[test]
@@ -374,6 +417,8 @@ mod tests {
             ("\"send\"", "\"read\"", "tx_mode"),
             (",\"tx_mode\":\"send\"", "", "tx_mode"),
             ("{", "{\"error\":5,", "error"),
+            ("{", "{\"lease\":1,", "lease"),
+            ("{", "{\"connected\":null,", "connected"),
         ] {
             assert!(LINE.contains(good));
             assert_eq!(field_of(&LINE.replacen(good, bad, 1)), field, "{bad}");
@@ -446,8 +491,9 @@ mod tests {
 
     fn any_offer() -> impl Strategy<Value = Offer> {
         let qpn = any::<u32>().prop_map(Qpn::from_low_bits);
-        (qpn, any::<u32>(), any_host(), prop::option::of(any_geometry()))
-            .prop_map(|(qpn, rkey, ip, geometry)| Offer { qpn, rkey: Rkey::new(rkey), ip, geometry })
+        (qpn, any::<u32>(), any_host(), prop::option::of(any_geometry()), any::<bool>()).prop_map(
+            |(qpn, rkey, ip, geometry, lease)| Offer { qpn, rkey: Rkey::new(rkey), ip, geometry, lease },
+        )
     }
 
     /// Lines that look like offers: every known key, with values of every kind.
@@ -464,6 +510,8 @@ mod tests {
                 "mtu",
                 "tx_mode",
                 "error",
+                "lease",
+                "connected",
                 "x",
             ][..],
         );
@@ -474,6 +522,7 @@ mod tests {
             any::<f64>().prop_map(Value::from),
             any::<String>().prop_map(Value::from),
             prop::sample::select(&["send", "write_with_imm", "10.0.0.1"][..]).prop_map(Value::from),
+            any::<bool>().prop_map(Value::from),
             Just(Value::Null),
             Just(Value::Array(vec![])),
         ];
@@ -483,7 +532,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_offer_survives_both_forms(offer in any_offer()) {
-            prop_assert_eq!(Offer::from_plain(&offer.to_plain()).unwrap(), Offer { geometry: None, ..offer });
+            prop_assert_eq!(Offer::from_plain(&offer.to_plain()).unwrap(), Offer { geometry: None, lease: false, ..offer });
             let line = Message::Offer(offer).to_line();
             prop_assert!(line.len() <= MAX_LINE);
             prop_assert_eq!(line.find('\n'), Some(line.len() - 1));

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::session::Session;
-use super::{Form, Timeouts};
+use super::{Form, Lease, Timeouts};
 use crate::message::{Offer, check_compatible};
 use crate::rendezvous::{BoxError, Peer, Rendezvous};
 use crate::{Error, MessageError};
@@ -38,6 +38,27 @@ impl Client {
         Self { timeouts, ..self }
     }
 
+    /// As [`Rendezvous::exchange`], and keeps the connection as a [`Lease`] where `local` and the service both offer one.
+    ///
+    /// # Errors
+    /// As [`Rendezvous::exchange`], and [`Error::Lease`].
+    pub async fn meet<F, Fut, E>(&mut self, local: &Offer, connect: F) -> Result<(Peer, Option<Lease>), Error>
+    where
+        F: FnOnce(Peer) -> Fut + Send,
+        Fut: Future<Output = Result<(), E>> + Send,
+        E: Into<BoxError> + Send,
+    {
+        let stream = self.reach().await?;
+        let mut session = Session::new(stream, self.addr, self.timeouts);
+        match self.negotiate(&mut session, local, connect).await {
+            Ok((peer, leases)) => Ok((peer, leases.then(|| session.into_lease()).transpose()?)),
+            Err(error) => {
+                session.refuse(self.form, error.reason()).await;
+                Err(error)
+            }
+        }
+    }
+
     /// Tries every 20 ms until the service accepts.
     async fn reach(&self) -> Result<TcpStream, Error> {
         let start = Instant::now();
@@ -55,12 +76,13 @@ impl Client {
         }
     }
 
+    /// The peer, and whether both ends lease.
     async fn negotiate<F, Fut, E>(
         &self,
         session: &mut Session,
         local: &Offer,
         connect: F,
-    ) -> Result<Peer, Error>
+    ) -> Result<(Peer, bool), Error>
     where
         F: FnOnce(Peer) -> Fut,
         Fut: Future<Output = Result<(), E>>,
@@ -76,7 +98,11 @@ impl Client {
         check_compatible(local, &offer).map_err(|error| session.bad(error))?;
         let peer = offer.peer();
         session.connect(peer, connect).await?;
-        Ok(peer)
+        let leases = local.lease && offer.lease;
+        if leases {
+            session.write_connected().await?;
+        }
+        Ok((peer, leases))
     }
 }
 
@@ -107,15 +133,9 @@ impl Rendezvous for Client {
         Fut: Future<Output = Result<(), E>> + Send,
         E: Into<BoxError> + Send,
     {
-        let stream = self.reach().await?;
-        let mut session = Session::new(stream, self.addr, self.timeouts);
-        match self.negotiate(&mut session, local, connect).await {
-            Ok(peer) => Ok(peer),
-            Err(error) => {
-                session.refuse(self.form, &error).await;
-                Err(error)
-            }
-        }
+        // Nobody would hold a lease.
+        let (peer, _) = self.meet(&local.with_lease(false), connect).await?;
+        Ok(peer)
     }
 }
 

@@ -1,10 +1,14 @@
 //! Rendezvous over TCP.
 //!
-//! A [`Server`] listens and takes one caller at a time; a [`Client`] calls. The caller speaks first. The service
-//! connects its queue pair, then answers; the caller reads the answer, connects its own, and closes. In the
-//! JSON form the service waits for that close, so both queue pairs are connected when both exchanges return.
+//! A [`Server`] listens; a [`Client`] calls. The caller speaks first. The service connects its queue pair, then
+//! answers; the caller reads the answer, connects its own, and closes. In the JSON form the service waits for that
+//! close, so both queue pairs are connected when both exchanges return.
+//!
+//! UC tells no end that the other is gone. Where both ends offer a [`Lease`], the caller says that it is connected and
+//! does not close: the connection stays, and its end is the end of the peer.
 
 mod client;
+mod lease;
 mod server;
 mod session;
 
@@ -12,7 +16,8 @@ use std::fmt;
 use std::time::Duration;
 
 pub use client::Client;
-pub use server::Server;
+pub use lease::{Lease, LeaseEnd, Watch};
+pub use server::{Arrival, Request, Server};
 
 /// What the bytes on the connection look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

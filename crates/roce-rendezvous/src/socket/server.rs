@@ -3,17 +3,20 @@
 use std::future::Future;
 use std::net::SocketAddr;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tracing::debug;
 
 use super::session::Session;
-use super::{Form, Timeouts};
+use super::{Form, Lease, Timeouts};
 use crate::Error;
 use crate::message::{Offer, check_compatible};
 use crate::rendezvous::{BoxError, Peer, Rendezvous};
 
-/// A service that takes one caller at a time, in either form, told apart by the first byte.
+/// A service that takes callers in either form, told apart by the first byte.
+///
+/// [`accept_one`](Self::accept_one) takes one at a time. To take several side by side, and for leases,
+/// [`accept`](Self::accept) hands each one out: `server.accept().await?.request().await?.answer(…)`.
 ///
 /// ```no_run
 /// # use roce_rendezvous::{Offer, socket::Server};
@@ -69,20 +72,14 @@ impl Server {
         Fut: Future<Output = Result<(), E>> + Send,
         E: Into<BoxError> + Send,
     {
-        let (stream, addr) = self.accept().await?;
-        debug!(caller = %addr, "rendezvous begins");
-        let mut session = Session::new(stream, addr, self.timeouts);
-        let form = session.read_form(self.timeouts.message).await?;
-        match negotiate(&mut session, form, local, connect).await {
-            Ok(peer) => Ok(peer),
-            Err(error) => {
-                session.refuse(form, &error).await;
-                Err(error)
-            }
-        }
+        let request = self.accept().await?.request().await?;
+        // Nobody would hold a lease.
+        let (peer, _) = request.answer(&local.with_lease(false), connect).await?;
+        Ok(peer)
     }
 
-    async fn accept(&self) -> Result<(TcpStream, SocketAddr), Error> {
+    /// Waits for the next caller, whom nothing has been read from yet. May be given up and called again.
+    pub async fn accept(&self) -> Result<Arrival, Error> {
         let accepted = match self.timeouts.peer {
             None => self.listener.accept().await,
             Some(limit) => match timeout(limit, self.listener.accept()).await {
@@ -90,31 +87,96 @@ impl Server {
                 Err(_) => return Err(Error::NoCaller { addr: self.addr, timeout: limit }),
             },
         };
-        accepted.map_err(|source| Error::Accept { addr: self.addr, source })
+        let (stream, addr) = accepted.map_err(|source| Error::Accept { addr: self.addr, source })?;
+        debug!(caller = %addr, "rendezvous begins");
+        Ok(Arrival { session: Session::new(stream, addr, self.timeouts) })
     }
 }
 
-async fn negotiate<F, Fut, E>(
-    session: &mut Session,
-    form: Form,
-    local: &Offer,
-    connect: F,
-) -> Result<Peer, Error>
-where
-    F: FnOnce(Peer) -> Fut,
-    Fut: Future<Output = Result<(), E>>,
-    E: Into<BoxError>,
-{
-    let offer = session.read_offer(form).await?;
-    check_compatible(&offer, local).map_err(|error| session.bad(error))?;
-    let peer = offer.peer();
-    // The caller may send as soon as it has the answer: be ready to receive first.
-    session.connect(peer, connect).await?;
-    session.write_offer(form, local).await?;
-    if form == Form::Json {
-        session.read_close().await?;
+/// A caller that has come and may say anything, or nothing.
+#[derive(Debug)]
+pub struct Arrival {
+    session: Session,
+}
+
+impl Arrival {
+    /// Where it calls from.
+    pub const fn addr(&self) -> SocketAddr {
+        self.session.peer()
     }
-    Ok(peer)
+
+    /// Reads its offer. Nothing needs to be ready for it before that.
+    pub async fn request(self) -> Result<Request, Error> {
+        let mut session = self.session;
+        let form = session.read_form(session.timeouts.message).await?;
+        match session.read_offer(form).await {
+            Ok(offer) => Ok(Request { session, form, offer }),
+            Err(error) => {
+                session.refuse(form, error.reason()).await;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// A caller's offer, to be answered.
+#[derive(Debug)]
+pub struct Request {
+    session: Session,
+    form: Form,
+    offer: Offer,
+}
+
+impl Request {
+    /// What it offers.
+    pub const fn offer(&self) -> &Offer {
+        &self.offer
+    }
+
+    /// Checks the offer, runs `connect`, answers with `local`, and waits until the caller is connected too. Keeps the
+    /// connection as a [`Lease`] where `local` and the caller both offer one.
+    pub async fn answer<F, Fut, E>(
+        mut self,
+        local: &Offer,
+        connect: F,
+    ) -> Result<(Peer, Option<Lease>), Error>
+    where
+        F: FnOnce(Peer) -> Fut + Send,
+        Fut: Future<Output = Result<(), E>> + Send,
+        E: Into<BoxError> + Send,
+    {
+        let leases = local.lease && self.offer.lease;
+        match self.negotiate(&local.with_lease(leases), connect).await {
+            Ok(peer) => Ok((peer, leases.then(|| self.session.into_lease()).transpose()?)),
+            Err(error) => {
+                self.session.refuse(self.form, error.reason()).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Tells the caller why it gets no answer, as far as its form can say it.
+    pub async fn refuse(self, reason: String) {
+        self.session.refuse(self.form, reason).await;
+    }
+
+    async fn negotiate<F, Fut, E>(&mut self, local: &Offer, connect: F) -> Result<Peer, Error>
+    where
+        F: FnOnce(Peer) -> Fut,
+        Fut: Future<Output = Result<(), E>>,
+        E: Into<BoxError>,
+    {
+        let Self { session, form, offer } = self;
+        check_compatible(offer, local).map_err(|error| session.bad(error))?;
+        let peer = offer.peer();
+        // The caller may send as soon as it has the answer: be ready to receive first.
+        session.connect(peer, connect).await?;
+        session.write_offer(*form, local).await?;
+        if *form == Form::Json {
+            session.read_connected(local.lease).await?;
+        }
+        Ok(peer)
+    }
 }
 
 impl Rendezvous for Server {

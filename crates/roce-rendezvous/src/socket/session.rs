@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tracing::debug;
 
-use super::{Form, Timeouts};
+use super::{Form, Lease, Timeouts};
 use crate::message::{MAX_LINE, Message, Offer, PLAIN_LEN};
 use crate::rendezvous::{BoxError, Peer};
 use crate::{Error, MessageError, Step};
@@ -19,15 +19,20 @@ use crate::{Error, MessageError, Step};
 /// reset overtakes the refusal.
 const DRAIN_LIMIT: u64 = 64 * 1024;
 
+#[derive(Debug)]
 pub(super) struct Session {
     stream: BufReader<TcpStream>,
     peer: SocketAddr,
-    timeouts: Timeouts,
+    pub(super) timeouts: Timeouts,
 }
 
 impl Session {
     pub(super) fn new(stream: TcpStream, peer: SocketAddr, timeouts: Timeouts) -> Self {
         Self { stream: BufReader::new(stream), peer, timeouts }
+    }
+
+    pub(super) const fn peer(&self) -> SocketAddr {
+        self.peer
     }
 
     /// Which form the peer speaks, by its first byte, which stays unread.
@@ -51,6 +56,9 @@ impl Session {
                 match self.parse(&line)? {
                     Message::Offer(offer) => Ok(offer),
                     Message::Refusal(reason) => Err(Error::Refused { peer: self.peer, reason }),
+                    Message::Connected => {
+                        Err(self.bad(MessageError::Field { field: "version", why: "is missing".into() }))
+                    }
                 }
             }
         }
@@ -78,23 +86,37 @@ impl Session {
         }
     }
 
-    /// Waits until the caller closes, or says in the JSON form why it gave up.
-    pub(super) async fn read_close(&mut self) -> Result<(), Error> {
+    /// Waits until the caller is connected: it closes then, or says so where it leases. In the JSON form it may say
+    /// instead why it gave up.
+    pub(super) async fn read_connected(&mut self, leases: bool) -> Result<(), Error> {
         let line = match self.read_line(Step::Close, self.timeouts.to_act()).await {
             Ok(line) => line,
-            Err(Error::ClosedEarly { got: 0, .. }) => return Ok(()),
+            Err(Error::ClosedEarly { got: 0, .. }) if !leases => return Ok(()),
             Err(error) => return Err(error),
         };
         match self.parse(&line)? {
+            Message::Connected if leases => Ok(()),
             Message::Refusal(reason) => Err(Error::Refused { peer: self.peer, reason }),
-            Message::Offer(_) => Err(self.bad(MessageError::Trailing)),
+            Message::Offer(_) | Message::Connected => Err(self.bad(MessageError::Trailing)),
         }
     }
 
+    pub(super) async fn write_connected(&mut self) -> Result<(), Error> {
+        self.write(Message::Connected.to_line().as_bytes()).await
+    }
+
+    /// Keeps the connection, on which no more is said.
+    pub(super) fn into_lease(self) -> Result<Lease, Error> {
+        if !self.stream.buffer().is_empty() {
+            return Err(self.bad(MessageError::Trailing));
+        }
+        Lease::new(self.stream.into_inner(), self.peer)
+    }
+
     /// Tells the peer why we give up, as far as its form can say it, and closes.
-    pub(super) async fn refuse(mut self, form: Form, error: &Error) {
+    pub(super) async fn refuse(mut self, form: Form, reason: String) {
         if form == Form::Json
-            && let Err(error) = self.tell(error.reason()).await
+            && let Err(error) = self.tell(reason).await
         {
             debug!(peer = %self.peer, %error, "the peer could not be told why it was refused");
         }

@@ -111,7 +111,7 @@ async fn an_old_board_is_told_the_address_of_each_page() {
 }
 
 fn offer(geometry: Option<Geometry>) -> Offer {
-    Offer { qpn: QPN, rkey: RKEY, ip: Ipv4Addr::LOCALHOST, geometry }
+    Offer { qpn: QPN, rkey: RKEY, ip: Ipv4Addr::LOCALHOST, geometry, lease: false }
 }
 
 #[tokio::test]

@@ -75,7 +75,7 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<bool, Error> {
     let plan = options.plan()?;
     let session = Session::connect(options.session()?)?;
-    let report = make_calls(session.caller(), &plan)?;
+    let report = make_calls(session.caller(), &plan).map_err(|error| session.explain(error))?;
     session.leave();
     options.print(&report)?;
     Ok(report.is_good())

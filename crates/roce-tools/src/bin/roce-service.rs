@@ -54,7 +54,7 @@ struct Options {
     /// Callers at a time; one more takes the place of the one that is silent longest.
     #[arg(long, value_name = "N", value_parser = number::<u16>, default_value = "64")]
     max_peers: u16,
-    /// Let a caller go that is silent for so long: nothing else tells that it died. 0: never.
+    /// Let a caller without a lease go that is silent for so long: nothing else tells that it died. 0: never.
     #[arg(long, value_name = "MS", value_parser = number::<u64>, default_value = "300000")]
     idle_timeout_ms: u64,
     /// Never give a core away while waiting; only where each thread has one.
@@ -70,6 +70,9 @@ enum Dispatch {
     Unified,
 }
 
+/// How long a thread that connects queue pairs stays for the next one.
+const CONNECTOR_REST: Duration = Duration::from_secs(1);
+
 fn main() -> ExitCode {
     init_logging();
     exit_code::<Options>(run(parse()))
@@ -78,8 +81,11 @@ fn main() -> ExitCode {
 fn run(options: Options) -> Result<bool, Error> {
     let stop = signal::stop_flag()?;
     let config = options.config()?;
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_keep_alive(CONNECTOR_REST)
+        .build()
+        .map_err(Error::Runtime)?;
     runtime.block_on(async {
         let service = Service::bind(config).await?;
         if let Some(addr) = service.metrics_addr() {

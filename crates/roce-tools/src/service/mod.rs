@@ -4,10 +4,12 @@
 //! One thread runs the control plane: the rendezvous, the metrics, and the bookkeeping of the callers. It is the only
 //! one with an async runtime; calls never pass it.
 //!
-//! UC tells nobody that a peer is gone. So a caller is let go when it says so ([`LEAVE`]), when another one comes with
-//! its queue pair, when it has been silent for the idle timeout, or when it is the one that has been silent longest
-//! and its place is needed.
+//! UC tells nobody that a peer is gone. A caller that leases keeps its rendezvous connection, whose end is its own,
+//! and which tells it when it is let go. Without a lease a caller is let go when it has been silent for the idle timeout.
+//! Any caller is let go when it says that it leaves ([`LEAVE`]), when another one comes with its queue pair, or when it
+//! is the one that has been silent longest and its place is needed.
 
+mod exchange;
 mod metrics;
 mod peer;
 #[allow(unsafe_code)]
@@ -15,12 +17,11 @@ mod plugin;
 
 use std::future::pending;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use roce_rendezvous::socket::Server;
-use roce_rendezvous::{Error as RendezvousError, Peer as Offered};
+use roce_rendezvous::socket::{Arrival, Server};
 use roce_transport::{Config, SpinPolicy};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{interval, sleep};
@@ -28,6 +29,7 @@ use tracing::{info, warn};
 
 use crate::Error;
 use crate::decoder::MatchingGraph;
+use exchange::{Exchanges, Met};
 use metrics::Totals;
 pub(crate) use peer::offer_of;
 use peer::{Peer, Prepared};
@@ -38,7 +40,7 @@ pub const LEAVE: &str = "roce_service_leave";
 
 /// How often the callers are looked after.
 const TICK: Duration = Duration::from_millis(20);
-/// A rest after the listener or the device failed, which may pass.
+/// A rest after a listener failed, which may pass.
 const REST: Duration = Duration::from_millis(200);
 
 /// What a service needs to know.
@@ -54,7 +56,7 @@ pub struct ServiceConfig {
     pub metrics: Option<SocketAddr>,
     /// Callers at a time.
     pub max_peers: usize,
-    /// A caller that is silent for so long is let go. `None`: never.
+    /// A caller without a lease that is silent for so long is let go. `None`: never.
     pub idle_timeout: Option<Duration>,
     /// What `mwpm_decode` decodes with, where it is served.
     pub graph: Option<MatchingGraph>,
@@ -65,31 +67,30 @@ pub struct ServiceConfig {
 /// A service that listens.
 #[derive(Debug)]
 pub struct Service {
-    config: ServiceConfig,
+    config: Arc<ServiceConfig>,
     server: Server,
     metrics: Option<TcpListener>,
-    roce_ip: Ipv4Addr,
-    /// For the next caller.
-    prepared: Option<Prepared>,
+    /// Set up and never connected: it holds the device while there is no caller.
+    first: Prepared,
+    exchanges: Exchanges,
     peers: Vec<Peer>,
     totals: Totals,
 }
 
 impl Service {
-    /// Listens, and sets the first transceiver up, so that a configuration that cannot work is refused here.
+    /// Listens, and sets a transceiver up, so that a configuration that cannot work is refused here.
     pub async fn bind(config: ServiceConfig) -> Result<Self, Error> {
         let server = Server::bind(config.listen).await?;
         let metrics = match config.metrics {
             Some(addr) => Some(listen(addr).await?),
             None => None,
         };
-        let prepared = Prepared::new(&config)?;
         Ok(Self {
-            config,
+            first: Prepared::new(&config)?,
+            config: Arc::new(config),
             server,
             metrics,
-            roce_ip: prepared.ip(),
-            prepared: Some(prepared),
+            exchanges: Exchanges::default(),
             peers: Vec::new(),
             totals: Totals::default(),
         })
@@ -107,19 +108,20 @@ impl Service {
 
     /// Its RoCE address.
     pub fn roce_ip(&self) -> Ipv4Addr {
-        self.roce_ip
+        self.first.offer().ip
     }
 
     /// Serves until `stop` is set, and then says how many calls were answered. What befalls a caller is logged, and
     /// concerns no other.
     pub async fn run(mut self, stop: &AtomicBool) -> u64 {
+        let mut tick = interval(TICK);
         while !stop.load(Ordering::Relaxed) {
-            match self.take_prepared() {
-                Ok(prepared) => self.serve_next(prepared, stop).await,
-                Err(error) => {
-                    warn!("no transceiver for the next caller: {error}");
-                    self.tend();
-                    sleep(REST).await;
+            tokio::select! {
+                arrival = self.server.accept() => self.welcome(arrival).await,
+                outcome = self.exchanges.next() => self.conclude(outcome),
+                _ = tick.tick() => self.tend(),
+                stream = accept(self.metrics.as_ref()) => {
+                    tokio::spawn(metrics::respond(stream, self.totals.render(&self.peers)));
                 }
             }
         }
@@ -130,56 +132,28 @@ impl Service {
         self.totals.answered()
     }
 
-    fn take_prepared(&mut self) -> Result<Prepared, Error> {
-        self.prepared.take().map_or_else(|| Prepared::new(&self.config), Ok)
+    async fn welcome(&mut self, arrival: Result<Arrival, roce_rendezvous::Error>) {
+        match arrival {
+            Ok(arrival) => self.exchanges.begin(arrival, &self.config),
+            Err(error) => {
+                self.conclude(Err(error.into()));
+                sleep(REST).await;
+            }
+        }
     }
 
-    /// Waits for a caller and begins to serve it, on the transceiver that was prepared for it.
-    async fn serve_next(&mut self, prepared: Prepared, stop: &AtomicBool) {
-        match self.meet(&prepared, stop).await {
-            Some(Ok(offered)) => self.begin(prepared, &offered),
-            Some(Err(error)) => {
+    fn conclude(&mut self, outcome: Result<Met, Error>) {
+        match outcome {
+            Ok(met) => self.begin(met),
+            Err(error) => {
                 warn!("rendezvous: {error}");
                 self.totals.rendezvous_errors += 1;
-                // A transceiver that got as far as its peer is of no use to another.
-                self.prepared = Some(prepared).filter(|p| !p.is_connected());
-                if matches!(error, RendezvousError::Accept { .. }) {
-                    sleep(REST).await;
-                }
-            }
-            None => {}
-        }
-    }
-
-    /// The rendezvous with the next caller. Meanwhile the others are looked after. `None`: stopped.
-    async fn meet(
-        &mut self,
-        prepared: &Prepared,
-        stop: &AtomicBool,
-    ) -> Option<Result<Offered, RendezvousError>> {
-        let Self { config, server, metrics, peers, totals, .. } = self;
-        let transceiver = prepared.transceiver();
-        let connect = async |offered: Offered| transceiver.connect(&offered.endpoint);
-        let mut exchange = pin!(server.accept_one(prepared.offer(), connect));
-        let mut tick = interval(TICK);
-        loop {
-            tokio::select! {
-                outcome = &mut exchange => return Some(outcome),
-                _ = tick.tick() => {
-                    tend(peers, totals, config.idle_timeout);
-                    if stop.load(Ordering::Relaxed) {
-                        return None;
-                    }
-                }
-                stream = accept(metrics.as_ref()) => {
-                    tokio::spawn(metrics::respond(stream, totals.render(peers)));
-                }
             }
         }
     }
 
-    fn begin(&mut self, prepared: Prepared, offered: &Offered) {
-        let endpoint = offered.endpoint;
+    fn begin(&mut self, met: Met) {
+        let endpoint = met.offered.endpoint;
         // Its queue pair has a new owner, so the old one is gone.
         self.peers.iter().filter(|p| p.endpoint() == endpoint).for_each(Peer::stop);
         self.peers.iter_mut().for_each(Peer::look);
@@ -190,7 +164,7 @@ impl Service {
             warn!("{} is let go: it was silent longest, and its place is needed", quiet.name());
             quiet.stop();
         }
-        match prepared.serve(endpoint, self.config.spin) {
+        match met.prepared.serve(endpoint, met.lease, self.config.spin) {
             Ok(peer) => {
                 info!("{} is served", peer.name());
                 self.totals.peers += 1;
@@ -200,23 +174,20 @@ impl Service {
         }
     }
 
+    /// Lets go who has gone or is silent, and frees what they had.
     fn tend(&mut self) {
-        tend(&mut self.peers, &mut self.totals, self.config.idle_timeout);
-    }
-}
-
-/// Lets go who has gone or is silent, and frees what they had.
-fn tend(peers: &mut Vec<Peer>, totals: &mut Totals, idle_timeout: Option<Duration>) {
-    for peer in peers.iter_mut() {
-        peer.look();
-        let is_silent = idle_timeout.is_some_and(|limit| peer.last_heard().elapsed() >= limit);
-        if !peer.is_stopped() && (is_silent || peer.has_left()) {
-            info!("{} is let go: {}", peer.name(), if is_silent { "it is silent" } else { "it left" });
-            peer.stop();
+        for peer in &mut self.peers {
+            peer.look();
+            if !peer.is_stopped()
+                && let Some(why) = peer.why_let_go(self.config.idle_timeout)
+            {
+                info!("{} is let go: {why}", peer.name());
+                peer.stop();
+            }
         }
-    }
-    for peer in peers.extract_if(.., |peer| peer.is_over()) {
-        totals.add(peer.join());
+        for peer in self.peers.extract_if(.., |peer| peer.is_over()) {
+            self.totals.add(peer.join());
+        }
     }
 }
 

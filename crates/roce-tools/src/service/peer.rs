@@ -1,18 +1,19 @@
 //! One caller: its transceiver, its rings, the threads that serve it.
 
 use std::fmt;
-use std::net::Ipv4Addr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use roce_core::PeerEndpoint;
 use roce_dispatch::rpc::HEADER_LEN;
 use roce_dispatch::{DispatchCounts, DispatchError, DispatchStats, FunctionTable, RingLoop, UnifiedLoop};
+use roce_rendezvous::socket::Lease;
 use roce_rendezvous::{Geometry, Offer, TxMode as OfferedTxMode};
 use roce_transport::{Error as TransportError, Mode, SpinPolicy, Stats, Transceiver, TxMode};
-use tracing::warn;
+use tokio::task::AbortHandle;
+use tracing::{info, warn};
 
 use super::{LEAVE, ServiceConfig};
 use crate::{Error, handlers};
@@ -39,37 +40,40 @@ impl Prepared {
         Ok(Self { transceiver, offer, table, has_left })
     }
 
-    pub(super) fn ip(&self) -> Ipv4Addr {
-        self.offer.ip
-    }
-
-    pub(super) fn offer(&self) -> &Offer {
-        &self.offer
+    pub(super) fn offer(&self) -> Offer {
+        self.offer
     }
 
     pub(super) fn transceiver(&self) -> Arc<Transceiver> {
         Arc::clone(&self.transceiver)
     }
 
-    pub(super) fn is_connected(&self) -> bool {
-        self.transceiver.state() != roce_transport::State::SetUp
-    }
-
-    /// Starts the threads.
-    pub(super) fn serve(self, endpoint: PeerEndpoint, spin: SpinPolicy) -> Result<Peer, Error> {
+    /// Starts the threads, and lets them go when the lease ends.
+    pub(super) fn serve(
+        self,
+        endpoint: PeerEndpoint,
+        lease: Option<Lease>,
+        spin: SpinPolicy,
+    ) -> Result<Peer, Error> {
         let Self { transceiver, table, has_left, .. } = self;
-        let run = Run { transceiver, stop: Arc::default(), spin, name: name_of(&endpoint) };
-        let (stats, threads) = match run.transceiver.config().mode() {
-            Mode::Unified => run.unified(table)?,
-            _ => run.ring(table)?,
+        let name = name_of(&endpoint);
+        let run = Run { transceiver, stop: Arc::default(), lease: Arc::default(), spin, name };
+        if let Some(lease) = lease {
+            run.hold(lease);
+        }
+        let started = match run.transceiver.config().mode() {
+            Mode::Unified => run.unified(table),
+            _ => run.ring(table),
         };
+        // Those that were started end too.
+        let (stats, threads) = started.inspect_err(|_| run.end(Ok(())))?;
         Ok(Peer { run, endpoint, stats, threads, has_left, received: 0, last_heard: Instant::now() })
     }
 }
 
-/// Sets a transceiver up, and offers it with its rings' shape.
+/// Sets a transceiver up, and offers it with its rings' shape and a lease.
 pub(crate) fn offer_of(transceiver: &Transceiver) -> Result<Offer, TransportError> {
-    let offer = Offer::from(transceiver.setup()?);
+    let offer = Offer::from(transceiver.setup()?).with_lease(true);
     let (shape, config) = (transceiver.config().geometry(), transceiver.config());
     let Some(mtu) = transceiver.path_mtu() else { return Ok(offer) };
     Ok(offer.with_geometry(Geometry {
@@ -105,6 +109,8 @@ fn name_of(endpoint: &PeerEndpoint) -> String {
 struct Run {
     transceiver: Arc<Transceiver>,
     stop: Arc<AtomicBool>,
+    /// The task that waits for the end of its lease, if it has one.
+    lease: Arc<OnceLock<AbortHandle>>,
     spin: SpinPolicy,
     name: String,
 }
@@ -112,6 +118,17 @@ struct Run {
 type Started = (DispatchStats, Vec<JoinHandle<()>>);
 
 impl Run {
+    /// Ends the threads when the lease does.
+    fn hold(&self, mut lease: Lease) {
+        let run = self.clone();
+        let holder = tokio::spawn(async move {
+            let end = lease.ended().await;
+            info!("{} is let go: {end}", run.name);
+            run.end(Ok(()));
+        });
+        let _ = self.lease.set(holder.abort_handle());
+    }
+
     fn unified(&self, table: FunctionTable) -> Result<Started, Error> {
         let link = self.transceiver.take_unified().ok_or(Error::Taken)?;
         let mut serving = UnifiedLoop::new(link, table)?;
@@ -137,19 +154,20 @@ impl Run {
         let dispatcher = spawn("roce-dispatch", move || {
             serving.run(&run.stop, run.spin);
             run.end(Ok(()));
-        });
-        // Without a dispatcher nobody would end the monitor.
-        let dispatcher = dispatcher.inspect_err(|_| self.end(Ok(())))?;
+        })?;
         Ok((stats, vec![monitor, dispatcher]))
     }
 
-    /// However a thread ends, the others end too.
+    /// However a thread ends, the others end too, and the caller learns of it where it leases.
     fn end(&self, ended: Result<(), TransportError>) {
         match ended {
             Ok(()) | Err(TransportError::Closed) => {}
             Err(error) => warn!("{} is let go: {error}", self.name),
         }
         self.stop.store(true, Ordering::Relaxed);
+        if let Some(holder) = self.lease.get() {
+            holder.abort();
+        }
         self.transceiver.close();
     }
 }
@@ -192,8 +210,16 @@ impl Peer {
         self.last_heard
     }
 
-    pub(super) fn has_left(&self) -> bool {
-        self.has_left.load(Ordering::Relaxed)
+    /// Why it is not to be served any longer, if that is so. Its lease, where it has one, speaks for itself.
+    pub(super) fn why_let_go(&self, idle_timeout: Option<Duration>) -> Option<&'static str> {
+        let is_silent = idle_timeout.is_some_and(|limit| self.last_heard.elapsed() >= limit);
+        if self.has_left.load(Ordering::Relaxed) {
+            Some("it left")
+        } else if is_silent && self.run.lease.get().is_none() {
+            Some("it is silent")
+        } else {
+            None
+        }
     }
 
     pub(super) fn is_stopped(&self) -> bool {

@@ -21,6 +21,12 @@ pub struct Plugin {
     table: *const RawFunctionTable,
 }
 
+// SAFETY: an address in a library that is never unloaded. By the promise of `load` nobody writes the table, and its
+// functions may run in any thread.
+unsafe impl Send for Plugin {}
+// SAFETY: as above; shared, it gives away no more than that address.
+unsafe impl Sync for Plugin {}
+
 impl Plugin {
     /// Loads the library at `path`, which runs its initialisers, and finds its [`PLUGIN_TABLE`].
     ///

@@ -105,7 +105,7 @@ fn a_report_is_printed_for_repeated_calls() {
 fn the_lines_for_scripts() {
     let mut service = Service::start("");
     assert_eq!(run(CALL, &format!("--device soft:{} {} echo u8:1", address(), service.addr)).code, Some(0));
-    service.program.wait_for("it left");
+    service.program.wait_for("is let go");
     let (ip, port) = (service.ip, service.addr.port());
     let ended = service.program.stop();
     let ready = format!(

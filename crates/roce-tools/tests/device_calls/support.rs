@@ -1,5 +1,6 @@
 //! A service as a process, and sessions with it.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -126,6 +127,20 @@ pub(crate) fn http(addr: SocketAddr, question: &str) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers and closes");
     answer
+}
+
+/// What a process has of what it must give back.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Holdings {
+    pub(crate) descriptors: usize,
+    pub(crate) threads: usize,
+}
+
+impl Holdings {
+    pub(crate) fn of(program: &Program) -> Self {
+        let count = |what| fs::read_dir(format!("/proc/{}/{what}", program.pid())).expect("it runs").count();
+        Self { descriptors: count("fd"), threads: count("task") }
+    }
 }
 
 /// A caller's transceiver on an address of its own: 64 slots of 256 bytes, requests written.

@@ -1,6 +1,7 @@
 //! What is refused, and what is no request at all.
 
-use std::net::UdpSocket;
+use std::io::Write;
+use std::net::{TcpStream, UdpSocket};
 
 use roce_dispatch::caller::{CallError, Caller};
 use roce_dispatch::rpc::Status;
@@ -10,7 +11,8 @@ use roce_tools::Error;
 use roce_tools::call::Session;
 use roce_transport::{Transceiver, Unified};
 
-use crate::support::{CEILING, Service, call, call_many, http, transceiver};
+use crate::harness::address;
+use crate::support::{CEILING, Holdings, Service, call, call_many, http, transceiver, wait_until};
 
 /// Random enough, and the same in every run.
 fn noise() -> impl FnMut() -> u64 {
@@ -118,13 +120,44 @@ fn rings_that_do_not_fit_are_refused_by_name() {
 fn a_stranger_at_the_rendezvous_keeps_nobody_out() {
     let service = Service::start("--slots 64 --metrics 127.0.0.1:0");
     for garbage in ["GET / HTTP/1.1\r\n\r\n", "{\"version\":7}\n", "{}\n", "\0\0\0\u{1}"] {
-        use std::io::Write;
-        let mut stream = std::net::TcpStream::connect(service.addr).expect("it listens");
+        let mut stream = TcpStream::connect(service.addr).expect("it listens");
         stream.write_all(garbage.as_bytes()).expect("it reads");
     }
     let session = service.session(transceiver());
     assert_eq!(call(session.caller(), "echo", b"in").expect("answered"), b"in");
     service.wait_for_metric("roce_service_rendezvous_errors_total", 4);
+}
+
+/// Strangers that stall, each at one of the steps of an exchange, and more of them than are waited for at a time. One
+/// after the other they would keep a caller out for minutes.
+#[test]
+fn strangers_that_stall_delay_nobody() {
+    const EACH: usize = 40;
+    const SIDE_BY_SIDE: usize = 32;
+    let service = Service::start("--slots 64 --metrics 127.0.0.1:0");
+    let before = Holdings::of(&service.program);
+    let offer = format!("{{\"version\":1,\"qp\":99,\"rkey\":1,\"ip\":\"{}\",\"lease\":true}}\n", address());
+    let mut strangers = Vec::new();
+    for said in ["", "\0\0", &offer[..30], &offer] {
+        for _ in 0..EACH {
+            let mut stream = TcpStream::connect(service.addr).expect("it listens");
+            stream.write_all(said.as_bytes()).expect("it reads");
+            strangers.push(stream);
+        }
+    }
+    let session = service.session(transceiver());
+    assert_eq!(call(session.caller(), "echo", b"in").expect("answered"), b"in");
+    session.leave();
+
+    let failed = "roce_service_rendezvous_errors_total";
+    let few = strangers.len() - SIDE_BY_SIDE;
+    wait_until("most have given way", || service.metric(failed) >= few as u64);
+    // One for whoever asks for the metrics.
+    let most = before.descriptors + SIDE_BY_SIDE + 1;
+    assert!(Holdings::of(&service.program).descriptors <= most);
+    drop(strangers);
+    wait_until("all is given back", || Holdings::of(&service.program) == before);
+    assert_eq!(service.metric("roce_service_peers_total"), 1);
 }
 
 #[test]

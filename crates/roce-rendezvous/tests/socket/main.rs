@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 
+mod lease;
+
 use std::convert::Infallible;
 use std::future::{Future, pending, ready};
 use std::io;
@@ -30,12 +32,14 @@ const CALLER: Offer = Offer {
     rkey: Rkey::new(0x1111_2222),
     ip: Ipv4Addr::new(10, 0, 0, 1),
     geometry: Some(GEOMETRY),
+    lease: false,
 };
 const SERVICE: Offer = Offer {
     qpn: Qpn::from_low_bits(0xAB_CDEF),
     rkey: Rkey::new(0x89AB_CDEF),
     ip: Ipv4Addr::new(10, 0, 0, 2),
     geometry: Some(GEOMETRY),
+    lease: false,
 };
 const CALLER_BYTES: [u8; 12] = [0x00, 0x00, 0x00, 0x11, 0x11, 0x11, 0x22, 0x22, 10, 0, 0, 1];
 const SERVICE_BYTES: [u8; 12] = [0x00, 0xAB, 0xCD, 0xEF, 0x89, 0xAB, 0xCD, 0xEF, 10, 0, 0, 2];
