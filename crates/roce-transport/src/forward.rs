@@ -25,6 +25,7 @@ impl<S: UcSend, R: UcRecv> ForwardLoop<S, R> {
 }
 
 impl<S: UcSend, R: UcRecv> Mover for ForwardLoop<S, R> {
+    #[inline(always)] // into the thread that runs it alone
     fn step(&mut self) -> Outcome<bool> {
         self.tx.progress()?;
         let mut staged = 0;

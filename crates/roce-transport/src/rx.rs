@@ -337,6 +337,7 @@ impl<R: UcRecv> RxLoop<R> {
 }
 
 impl<R: UcRecv> Mover for RxLoop<R> {
+    #[inline(always)] // into the thread that runs it alone
     fn step(&mut self) -> Outcome<bool> {
         let mut moved = 0;
         while moved < STEP

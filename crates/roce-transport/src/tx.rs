@@ -208,6 +208,7 @@ impl<S: UcSend> TxLoop<S> {
 
     /// Sends the slots that `next` finds published, and says whether there were any. The flag is cleared before the
     /// frame leaves, so that an answer never meets a flag still set.
+    #[inline(always)] // into both of its callers
     fn send_batch(&mut self, next: impl Fn(&mut Consumer) -> Option<u32>) -> Outcome<bool> {
         let mut staged = 0;
         while staged < STEP
@@ -225,6 +226,7 @@ impl<S: UcSend> TxLoop<S> {
 }
 
 impl<S: UcSend> Mover for TxLoop<S> {
+    #[inline(always)] // into the thread that runs it alone
     fn step(&mut self) -> Outcome<bool> {
         self.path.progress()?;
         self.send_batch(Consumer::next_published)
