@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::future::pending;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use roce_rendezvous::Peer as Offered;
 use roce_rendezvous::socket::{Arrival, Lease};
@@ -14,6 +15,8 @@ use crate::Error;
 
 /// Exchanges that are under way at a time.
 const MOST: usize = 32;
+/// One that takes no longer does not give way.
+const GRACE: Duration = Duration::from_millis(500);
 
 /// A caller that is connected.
 pub(super) struct Met {
@@ -26,20 +29,27 @@ pub(super) struct Met {
 #[derive(Debug, Default)]
 pub(super) struct Exchanges {
     tasks: JoinSet<Result<Met, Error>>,
-    /// The oldest first.
-    handles: VecDeque<AbortHandle>,
+    /// When each began; the oldest first.
+    begun: VecDeque<(Instant, AbortHandle)>,
 }
 
 impl Exchanges {
+    /// Whether another one may begin: there are not too many, or the oldest has had its time.
+    pub(super) fn has_room(&mut self) -> bool {
+        self.begun.retain(|(_, exchange)| !exchange.is_finished());
+        let has_had_its_time = |(begun, _): &(Instant, _)| begun.elapsed() >= GRACE;
+        self.begun.len() < MOST || self.begun.front().is_some_and(has_had_its_time)
+    }
+
     /// Begins one. If there are too many, the oldest gives way: most likely it stalls.
     pub(super) fn begin(&mut self, arrival: Arrival, config: &Arc<ServiceConfig>) {
-        self.handles.retain(|handle| !handle.is_finished());
-        if self.handles.len() == MOST
-            && let Some(oldest) = self.handles.pop_front()
+        if self.begun.len() >= MOST
+            && let Some((_, oldest)) = self.begun.pop_front()
         {
             oldest.abort();
         }
-        self.handles.push_back(self.tasks.spawn(exchange(arrival, Arc::clone(config))));
+        let begun = self.tasks.spawn(exchange(arrival, Arc::clone(config)));
+        self.begun.push_back((Instant::now(), begun));
     }
 
     /// Waits for the end of one, for ever where there is none. May be given up and awaited again.

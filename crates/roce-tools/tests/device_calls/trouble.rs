@@ -1,7 +1,7 @@
 //! What is refused, and what is no request at all.
 
-use std::io::Write;
-use std::net::{TcpStream, UdpSocket};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Shutdown, TcpStream, UdpSocket};
 
 use roce_dispatch::caller::{CallError, Caller};
 use roce_dispatch::rpc::Status;
@@ -158,6 +158,30 @@ fn strangers_that_stall_delay_nobody() {
     drop(strangers);
     wait_until("all is given back", || Holdings::of(&service.program) == before);
     assert_eq!(service.metric("roce_service_peers_total"), 1);
+}
+
+/// Honest callers, more of them than are served side by side: the others wait for their turn.
+#[test]
+fn a_crowd_of_callers_is_answered() {
+    let service = Service::start("--slots 64 --max-peers 4 --metrics 127.0.0.1:0");
+    let ip = address();
+    let mut callers: Vec<_> = (0..100)
+        .map(|n| {
+            let mut stream = TcpStream::connect(service.addr).expect("it listens");
+            let offer = format!("{{\"version\":1,\"qp\":{n},\"rkey\":1,\"ip\":\"{ip}\"}}\n");
+            stream.write_all(offer.as_bytes()).expect("it reads");
+            stream
+        })
+        .collect();
+    for stream in &mut callers {
+        let mut answer = String::new();
+        BufReader::new(&mut *stream).read_line(&mut answer).expect("it is not reset");
+        assert!(answer.starts_with("{\"version\":1,"), "{answer:?}");
+        // Which says that it is connected.
+        stream.shutdown(Shutdown::Both).expect("it is open");
+    }
+    service.wait_for_metric("roce_service_peers_total", 100);
+    assert_eq!(service.metric("roce_service_rendezvous_errors_total"), 0);
 }
 
 #[test]
