@@ -105,6 +105,10 @@ macro_rules! for_every_link {
                 fail_ends_the_monitor
                 a_reader_learns_that_its_slot_was_overwritten
             }
+            pollers {
+                one_thread_serves_many
+                members_come_and_go
+            }
             endings {
                 close_at_random_moments_of_threads
                 close_at_random_moments_of_forward
@@ -159,7 +163,7 @@ macro_rules! table {
 /// Runs the case of that name; panics when it fails, or when [`for_every_link!`](crate::for_every_link) has no such name.
 pub fn run<L: Links>(name: &str, links: &L) {
     use queue_pair::{lifetimes, messages, refusals};
-    use transceiver::{endings, frames, modes, overruns, rings, setups};
+    use transceiver::{endings, frames, modes, overruns, pollers, rings, setups};
     find(&for_every_link!(table), name)(links);
 }
 

@@ -10,8 +10,8 @@
 //! [`Transceiver::connect`] takes the peer's. How the two are exchanged is not this crate's business.
 //!
 //! Then one of the [`Mode`]s moves the messages: threads of the transceiver's own
-//! ([`Transceiver::blocking_monitor`]) between the wire and the rings' flags, or your one thread, which drives
-//! [`Unified`].
+//! ([`Transceiver::blocking_monitor`]) between the wire and the rings' flags, or one thread for many transceivers
+//! ([`SharedPoller`]), or your one thread, which drives [`Unified`].
 //!
 //! The link is chosen by the device's name: `soft` or `soft:ADDR` is RoCEv2 in userspace over UDP (feature
 //! `soft`); any other name is an RDMA device, through libibverbs (feature `verbs`).

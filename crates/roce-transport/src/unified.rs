@@ -15,7 +15,27 @@ use crate::tx::TxPath;
 /// The transceiver in the caller's hand: polls requests out of the wire and publishes answers to it, with no
 /// thread and no flag in between.
 ///
-/// Dropping it gives the queue pair back.
+/// Dropping it gives the queue pair back. One thread may drive many: poll them in turn, and give the CPU away where it
+/// is not yours alone.
+///
+/// ```no_run
+/// # use roce_transport::{Backoff, Error, SpinPolicy, Unified};
+/// # fn answer(link: &Unified, slot: u32) {}
+/// fn serve(links: &mut [Unified]) -> Result<(), Error> {
+///     let mut backoff = Backoff::new(SpinPolicy::default());
+///     loop {
+///         let mut is_idle = true;
+///         for link in links.iter_mut() {
+///             if let Some(slot) = link.rx_poll()? {
+///                 answer(link, slot);
+///                 link.tx_publish(slot)?;
+///                 is_idle = false;
+///             }
+///         }
+///         if is_idle { backoff.idle() } else { backoff.reset() }
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Unified<Q: UcQp = AnyQp> {
     rx: RxPath<Q::Recv, Arc<Ring>>,

@@ -24,7 +24,7 @@ const TO_SIGMA: f64 = 1.4826;
 /// A line of a file.
 #[derive(Debug, Clone, PartialEq)]
 struct Measured {
-    /// Case, backend, mode, frame, depth: what makes it the same measurement.
+    /// Case, backend, mode, frame, depth, transceivers: what makes it the same measurement.
     key: String,
     /// A rate, of which more is better; else a time.
     is_rate: bool,
@@ -86,6 +86,9 @@ fn measured(line: &str) -> Result<Measured> {
     let mut key = format!("{} {} {}", text("case")?, text("backend")?, text("mode")?);
     for (name, unit) in [("frame", " B"), ("depth", " deep")] {
         key += &format!(", {}{unit}", number(&json, name)?);
+    }
+    if let (Some(count), Some(pages)) = (json["transceivers"].as_u64(), json["pages"].as_u64()) {
+        key += &format!(", {count}x{pages} pages");
     }
     let machine = &json["machine"];
     let fact = |name: &str| machine[name].as_str().unwrap_or_default().to_owned();
@@ -272,6 +275,18 @@ mod tests {
         assert!(text.ends_with("1 better, 1 worse, 0 within the noise\n"), "{text}");
         let (text, is_worse) = report(&before, &before);
         assert!(!is_worse && text.contains("0 worse, 3 within the noise"), "{text}");
+    }
+
+    #[test]
+    fn numbers_of_transceivers_are_measurements_of_their_own() {
+        let of = |count: u32| {
+            let mut json: Value = serde_json::from_str(&line("scale", &[1.0], None)).unwrap();
+            (json["transceivers"], json["pages"]) = (json!(count), json!(64));
+            measured(&json.to_string()).unwrap()
+        };
+        let (text, _) = report(&[of(1), of(16)], &[of(1)]);
+        assert_eq!(text.matches("not measured").count(), 1, "{text}");
+        assert!(text.contains("16x64 pages"), "{text}");
     }
 
     #[test]

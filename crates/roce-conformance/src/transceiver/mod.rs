@@ -5,6 +5,7 @@ pub(crate) mod frames;
 pub(crate) mod losses;
 pub(crate) mod modes;
 pub(crate) mod overruns;
+pub(crate) mod pollers;
 pub(crate) mod rings;
 pub(crate) mod setups;
 

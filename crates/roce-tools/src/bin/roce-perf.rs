@@ -29,7 +29,7 @@ struct Options {
     #[arg(value_name = "CASE", value_enum)]
     cases: Vec<Case>,
     /// Without cases: the main ones, or all with sweeps over frames and depths.
-    #[arg(long, value_enum, default_value = "quick", conflicts_with_all = ["cases", "mode", "frame", "depth", "rate"])]
+    #[arg(long, value_enum, default_value = "quick", conflicts_with_all = ["cases", "mode", "frame", "depth", "transceivers", "pages", "rate"])]
     suite: Suite,
     /// The caller's link: soft, soft:IP, or an RDMA device.
     #[arg(long, value_name = "NAME", default_value = "soft")]
@@ -46,9 +46,15 @@ struct Options {
     /// Bytes of a frame, the 24 of the RPC header included; several with commas.
     #[arg(long, value_name = "BYTES", value_parser = number::<u32>, value_delimiter = ',', default_value = "64")]
     frame: Vec<u32>,
-    /// Requests under way in the throughput case; several with commas.
-    #[arg(long, value_name = "N", value_parser = number::<u32>, value_delimiter = ',', default_value = "64")]
+    /// Requests under way in the cases throughput and scale; several with commas [default: 64; in scale 1].
+    #[arg(long, value_name = "N", value_parser = number::<u32>, value_delimiter = ',')]
     depth: Vec<u32>,
+    /// Transceivers in the case scale; several with commas.
+    #[arg(long, value_name = "N", value_parser = number::<u32>, value_delimiter = ',', default_value = "1,4,16,64")]
+    transceivers: Vec<u32>,
+    /// Slots of their rings; several with commas.
+    #[arg(long, value_name = "N", value_parser = number::<u32>, value_delimiter = ',', default_value = "64,1024,4096")]
+    pages: Vec<u32>,
     /// Requests per second in the jitter case.
     #[arg(long, value_name = "N", value_parser = number::<u32>, default_value = "10000")]
     rate: u32,
@@ -115,6 +121,7 @@ fn execute(options: &Options) -> Result<bool, Error> {
         }
         None => measure(options, say)?,
     };
+    report::handoffs(&records).iter().for_each(|line| say.line(line));
     write_reports(options, &records)?;
     Ok(records.iter().all(|record| record.lost == 0))
 }
@@ -153,8 +160,9 @@ impl Options {
                 "--backend soft:IP needs --peer soft:IP: each end has an address".to_owned(),
             ));
         }
+        let placement = Placement::new(self.pin.clone(), self.spin);
         Ok(Plan {
-            points: self.points()?,
+            points: self.points(placement.cpus())?,
             backend: Backend {
                 device: self.backend.clone(),
                 peer: self.peer.clone(),
@@ -163,15 +171,15 @@ impl Options {
             runs: self.runs,
             budget: self.count.map_or(Budget::Time(self.duration), Budget::Count),
             baseline: !self.no_limits,
-            placement: Placement::new(self.pin.clone(), self.spin),
+            placement,
         })
     }
 
-    fn points(&self) -> Result<Vec<Point>, Error> {
+    fn points(&self, cpus: usize) -> Result<Vec<Point>, Error> {
         if self.cases.is_empty() {
             return Ok(match self.suite {
                 Suite::Quick => quick_points(),
-                Suite::Full => full_points(),
+                Suite::Full => full_points(cpus),
             });
         }
         let choice = Choice {
@@ -180,6 +188,8 @@ impl Options {
             frames: self.frame.clone(),
             depths: self.depth.clone(),
             rate: self.rate,
+            transceivers: self.transceivers.clone(),
+            pages: self.pages.clone(),
         };
         choice.points()
     }

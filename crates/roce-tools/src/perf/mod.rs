@@ -14,6 +14,7 @@
 //! | handoff | a message through a ring to another thread, and one back | two threads, two flags |
 //! | dispatch | a request out of a ring, through the dispatcher, the answer into a ring | the same copies and flags, the function called straight |
 //! | codec | a packet built with its ICRC, parsed and checked | the same copies and two CRCs over as many bytes |
+//! | scale | round trips to many transceivers in turn, which one shared poller serves | the same to one, with a thread of its own |
 
 mod codec;
 mod dispatch;
@@ -27,5 +28,6 @@ mod progress;
 pub mod record;
 pub mod report;
 pub mod run;
+mod scale;
 mod stream;
 mod wire;

@@ -26,6 +26,8 @@ pub enum Case {
     Dispatch,
     /// The packet codec of the userspace link alone.
     Codec,
+    /// Round trips to many transceivers in turn.
+    Scale,
 }
 
 impl Case {
@@ -38,12 +40,13 @@ impl Case {
             Self::Handoff => "handoff",
             Self::Dispatch => "dispatch",
             Self::Codec => "codec",
+            Self::Scale => "scale",
         }
     }
 
     /// Whether it goes over a link, so that there is a service in some mode.
     pub fn is_wire(self) -> bool {
-        matches!(self, Self::Rtt | Self::Throughput | Self::Jitter)
+        matches!(self, Self::Rtt | Self::Throughput | Self::Jitter | Self::Scale)
     }
 }
 
@@ -57,6 +60,8 @@ pub enum ServiceMode {
     Unified,
     /// One thread sends requests back as they are.
     Forward,
+    /// One thread does so for many transceivers: only in the case `scale`.
+    Shared,
     /// There is no service.
     #[value(skip)]
     None,
@@ -69,6 +74,7 @@ impl ServiceMode {
             Self::Threads => "threads",
             Self::Unified => "unified",
             Self::Forward => "forward",
+            Self::Shared => "shared",
             Self::None => "none",
         }
     }
@@ -77,10 +83,24 @@ impl ServiceMode {
     pub(super) fn busy_threads(self) -> usize {
         match self {
             Self::Threads => 3,
-            Self::Unified | Self::Forward => 1,
+            Self::Unified | Self::Forward | Self::Shared => 1,
             Self::None => 0,
         }
     }
+}
+
+/// How many transceivers, and how large their rings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Many {
+    /// Transceivers of the service.
+    pub transceivers: u32,
+    /// Slots of each ring.
+    pub pages: u32,
+}
+
+impl Many {
+    /// What others are compared with.
+    pub(super) const SINGLE: Self = Self { transceivers: 1, pages: 64 };
 }
 
 /// One measurement.
@@ -96,6 +116,8 @@ pub struct Point {
     pub depth: u32,
     /// Requests per second; `None`: as fast as they go.
     pub rate: Option<u32>,
+    /// In the case `scale`.
+    pub many: Option<Many>,
 }
 
 impl Point {
@@ -105,6 +127,8 @@ impl Point {
             Case::Handoff => 2,
             Case::Dispatch | Case::Codec => 1,
             Case::Rtt | Case::Throughput | Case::Jitter => 1 + self.mode.busy_threads(),
+            Case::Scale if self.mode == ServiceMode::Shared => 2,
+            Case::Scale => 1 + self.many.map_or(1, |many| many.transceivers as usize),
         }
     }
 
@@ -119,6 +143,9 @@ impl Point {
         }
         if self.depth > 1 {
             title += &format!(" depth {}", self.depth);
+        }
+        if let Some(Many { transceivers, pages }) = self.many {
+            title += &format!(" {transceivers}x{pages} pages");
         }
         title
     }
@@ -170,16 +197,22 @@ pub struct Choice {
     pub modes: Vec<ServiceMode>,
     /// Bytes of a frame.
     pub frames: Vec<u32>,
-    /// Requests under way in the throughput case.
+    /// Requests under way in the cases throughput and scale; empty: 64 and 1.
     pub depths: Vec<u32>,
     /// Requests per second in the jitter case.
     pub rate: u32,
+    /// Transceivers in the case scale.
+    pub transceivers: Vec<u32>,
+    /// Slots of their rings.
+    pub pages: Vec<u32>,
 }
 
 /// The largest frame: one packet of the largest path MTU.
 pub const MAX_FRAME: u32 = 4096;
 /// More may not be under way: the sockets of an unprivileged process drop packets then.
 pub const MAX_DEPTH: u32 = 256;
+/// More need more descriptors and memory than a user usually has.
+pub const MAX_TRANSCEIVERS: u32 = 256;
 
 impl Choice {
     /// Every combination that makes sense, case by case.
@@ -192,18 +225,48 @@ impl Choice {
     }
 
     fn points_of(&self, case: Case) -> Vec<Point> {
-        let none = [ServiceMode::None];
-        let modes = if case.is_wire() { self.modes.as_slice() } else { &none };
         let frames = if case == Case::Handoff { &[0] } else { self.frames.as_slice() };
-        let depths = if case == Case::Throughput { self.depths.as_slice() } else { &[1] };
+        let depths = match case {
+            Case::Throughput | Case::Scale if !self.depths.is_empty() => self.depths.as_slice(),
+            Case::Throughput => &[64],
+            _ => &[1],
+        };
         let rate = (case == Case::Jitter).then_some(self.rate);
+        let many = self.many_of(case);
         let mut points = Vec::new();
-        for &mode in modes {
+        for mode in self.modes_of(case) {
             for &frame in frames {
-                points.extend(depths.iter().map(|&depth| Point { case, mode, frame, depth, rate }));
+                for &depth in depths {
+                    points.extend(many.iter().map(|&many| Point { case, mode, frame, depth, rate, many }));
+                }
             }
         }
         points
+    }
+
+    /// Those that the case knows.
+    fn modes_of(&self, case: Case) -> Vec<ServiceMode> {
+        use ServiceMode::{Forward, Shared};
+        let of = |is_known: fn(ServiceMode) -> bool| {
+            self.modes.iter().copied().filter(|&mode| is_known(mode)).collect::<Vec<_>>()
+        };
+        match case {
+            Case::Scale => Some(of(|mode| matches!(mode, Shared | Forward)))
+                .filter(|modes| !modes.is_empty())
+                .unwrap_or_else(|| vec![Shared]),
+            _ if case.is_wire() => of(|mode| mode != Shared),
+            _ => vec![ServiceMode::None],
+        }
+    }
+
+    fn many_of(&self, case: Case) -> Vec<Option<Many>> {
+        if case != Case::Scale {
+            return vec![None];
+        }
+        let of = |&transceivers: &u32| {
+            self.pages.iter().map(move |&pages| Some(Many { transceivers, pages })).collect::<Vec<_>>()
+        };
+        self.transceivers.iter().flat_map(of).collect()
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -216,6 +279,17 @@ impl Choice {
         if let Some(depth) = self.depths.iter().find(|depth| !(1..=MAX_DEPTH).contains(depth)) {
             return Err(Error::Options(format!("--depth {depth}: take 1 to {MAX_DEPTH}")));
         }
+        if let Some(count) = self.transceivers.iter().find(|count| !(1..=MAX_TRANSCEIVERS).contains(*count)) {
+            return Err(Error::Options(format!("--transceivers {count}: take 1 to {MAX_TRANSCEIVERS}")));
+        }
+        // A slot has one request at a time.
+        let least = self.depths.iter().copied().max().unwrap_or(1);
+        let has_room = |pages: u32| !self.cases.contains(&Case::Scale) || pages >= least;
+        if let Some(pages) = self.pages.iter().find(|pages| !pages.is_power_of_two() || !has_room(**pages)) {
+            return Err(Error::Options(format!(
+                "--pages {pages}: take powers of two, and as many pages as --depth at least"
+            )));
+        }
         if self.rate == 0 {
             return Err(Error::Options("--rate 0: nothing would ever be sent".to_owned()));
         }
@@ -225,8 +299,9 @@ impl Choice {
 
 /// The main cases.
 pub fn quick_points() -> Vec<Point> {
-    let wire = |case, mode, depth| Point { case, mode, frame: 64, depth, rate: None };
-    let alone = |case, frame| Point { case, mode: ServiceMode::None, frame, depth: 1, rate: None };
+    let wire = |case, mode, depth| Point { case, mode, frame: 64, depth, rate: None, many: None };
+    let alone =
+        |case, frame| Point { case, mode: ServiceMode::None, frame, depth: 1, rate: None, many: None };
     vec![
         wire(Case::Rtt, ServiceMode::Unified, 1),
         wire(Case::Rtt, ServiceMode::Threads, 1),
@@ -239,21 +314,34 @@ pub fn quick_points() -> Vec<Point> {
     ]
 }
 
-/// All of them, with sweeps over frames and depths.
-pub fn full_points() -> Vec<Point> {
-    let all = |case: Case, modes: &[ServiceMode], frames: &[u32], depths: &[u32]| {
-        let choice = Choice {
-            cases: vec![case],
-            modes: modes.to_vec(),
-            frames: frames.to_vec(),
-            depths: depths.to_vec(),
-            rate: 10_000,
-        };
-        choice.points_of(case)
+/// All of them, with sweeps over frames and depths, and over numbers of transceivers: with a thread each, as many as
+/// have a CPU each of `cpus`, and one at least.
+pub fn full_points(cpus: usize) -> Vec<Point> {
+    let choice = |case: Case, modes: &[ServiceMode], frames: &[u32], depths: &[u32]| Choice {
+        cases: vec![case],
+        modes: modes.to_vec(),
+        frames: frames.to_vec(),
+        depths: depths.to_vec(),
+        rate: 10_000,
+        transceivers: Vec::new(),
+        pages: Vec::new(),
+    };
+    let all = |case, modes: &[ServiceMode], frames: &[u32], depths: &[u32]| {
+        choice(case, modes, frames, depths).points_of(case)
+    };
+    let scale = |mode, depth, pages: &[u32]| {
+        let (transceivers, pages) = (TRANSCEIVERS.to_vec(), pages.to_vec());
+        let mut points = Choice { transceivers, pages, ..choice(Case::Scale, &[mode], &[64], &[depth]) }
+            .points_of(Case::Scale);
+        points.retain(|point| {
+            mode == Shared || point.many == Some(Many::SINGLE) || point.busy_threads() <= cpus
+        });
+        points
     };
     const FRAMES: &[u32] = &[32, 64, 128, 256, 512, 1024, 2048, 4096];
     const DEPTHS: &[u32] = &[1, 2, 4, 8, 16, 32, 64, 128];
-    use ServiceMode::{Forward, Threads, Unified};
+    const TRANSCEIVERS: &[u32] = &[1, 4, 16, 64];
+    use ServiceMode::{Forward, Shared, Threads, Unified};
     [
         all(Case::Rtt, &[Unified], FRAMES, &[]),
         all(Case::Rtt, &[Threads, Forward], &[64, 1024], &[]),
@@ -263,6 +351,10 @@ pub fn full_points() -> Vec<Point> {
         all(Case::Handoff, &[], &[], &[]),
         all(Case::Dispatch, &[], &[64, 1024], &[]),
         all(Case::Codec, &[], &[64, 256, 1024, 4096], &[]),
+        scale(Shared, 1, &[64, 1024, 4096]),
+        scale(Forward, 1, &[64]),
+        scale(Shared, 64, &[64]),
+        scale(Forward, 64, &[64]),
     ]
     .concat()
 }
@@ -278,6 +370,8 @@ mod tests {
             frames: vec![64, 128],
             depths: vec![1, 8],
             rate: 1000,
+            transceivers: vec![1, 2, 4],
+            pages: vec![64, 128],
         }
     }
 
@@ -288,6 +382,46 @@ mod tests {
         assert_eq!((of(Case::Rtt), of(Case::Throughput), of(Case::Handoff)), (4, 8, 1));
         assert!(points.iter().all(|point| point.rate.is_none()));
         assert_eq!(points[0].title(), "rtt unified 64 B");
+    }
+
+    #[test]
+    fn scale_has_modes_of_its_own_and_every_number_with_every_size() {
+        let of = |modes: &[ServiceMode]| {
+            let choice =
+                Choice { cases: vec![Case::Scale], modes: modes.to_vec(), frames: vec![64], ..choice() };
+            choice.points().unwrap()
+        };
+        let points = of(&[ServiceMode::Unified]);
+        assert_eq!(points.len(), 2 * 3 * 2);
+        assert!(points.iter().all(|point| point.mode == ServiceMode::Shared && point.busy_threads() == 2));
+        assert_eq!(points[7].title(), "scale shared 64 B depth 8 1x128 pages");
+        let points = of(&[ServiceMode::Forward, ServiceMode::Threads]);
+        assert_eq!((points.len(), points[0].mode, points[4].busy_threads()), (12, ServiceMode::Forward, 5));
+        let rtt = Choice { modes: vec![ServiceMode::Shared], ..choice() };
+        assert!(rtt.points().unwrap().iter().all(|point| !point.case.is_wire()), "only scale knows it");
+    }
+
+    #[test]
+    fn threads_of_their_own_need_cpus() {
+        let threads = |cpus| {
+            let points = full_points(cpus).into_iter();
+            points.filter(|point| point.case == Case::Scale && point.mode == ServiceMode::Forward).count()
+        };
+        assert_eq!([2, 5, 1000].map(threads), [2, 4, 8]);
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_are_named() {
+        let wrong = |transceivers: u32, pages: u32| {
+            let cases = vec![Case::Scale];
+            let choice = Choice { cases, transceivers: vec![transceivers], pages: vec![pages], ..choice() };
+            choice.points().unwrap_err().to_string()
+        };
+        for (transceivers, pages, name) in
+            [(0, 64, "transceivers 0"), (257, 64, "transceivers 257"), (1, 48, "pages 48"), (1, 4, "pages 4")]
+        {
+            assert!(wrong(transceivers, pages).contains(name), "{name}");
+        }
     }
 
     #[test]
@@ -304,8 +438,10 @@ mod tests {
     fn the_quick_points_have_every_main_case() {
         for case in [Case::Rtt, Case::Throughput, Case::Handoff, Case::Dispatch, Case::Codec] {
             assert!(quick_points().iter().any(|point| point.case == case));
-            assert!(full_points().iter().any(|point| point.case == case));
+            assert!(full_points(2).iter().any(|point| point.case == case));
         }
-        assert!(full_points().iter().any(|point| point.case == Case::Jitter));
+        for case in [Case::Jitter, Case::Scale] {
+            assert!(full_points(2).iter().any(|point| point.case == case));
+        }
     }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::machine::Machine;
 use super::meter::{Sample, histogram};
-use super::plan::{Case, Point, ServiceMode};
+use super::plan::{Case, Many, Point, ServiceMode};
 
 /// The quantiles of a distribution that are kept, in percent.
 const CURVE: &[f64] = &[
@@ -27,6 +27,9 @@ pub struct Record {
     pub depth: u32,
     /// Messages per second asked for.
     pub rate: Option<u32>,
+    /// How many transceivers, in the case that compares numbers of them.
+    #[serde(flatten)]
+    pub many: Option<Many>,
     /// Nanoseconds, the median of the runs' medians.
     pub p50_ns: f64,
     /// Nanoseconds, the median of the runs' 99th percentiles.
@@ -112,9 +115,13 @@ pub enum Figure {
 }
 
 impl Figure {
-    /// That of a case.
-    pub fn of(case: Case) -> Self {
-        if case == Case::Throughput { Self::PerS } else { Self::P50Ns }
+    /// That of a point.
+    pub fn of(point: &Point) -> Self {
+        match point.case {
+            Case::Throughput => Self::PerS,
+            Case::Scale if point.depth > 1 => Self::PerS,
+            _ => Self::P50Ns,
+        }
     }
 
     fn in_sample(self, sample: &Sample) -> f64 {
@@ -140,7 +147,7 @@ impl Record {
     /// From the samples of the case, each with that of the limit beside it.
     pub(super) fn new(context: Context, samples: Vec<(Sample, Option<Sample>)>) -> Self {
         let Context { point, .. } = context;
-        let figure = Figure::of(point.case);
+        let figure = Figure::of(&point);
         let runs: Vec<Run> = samples.iter().map(|(case, limit)| run(figure, case, limit.as_ref())).collect();
         let batch = samples.first().map_or(1, |(case, _)| case.batch);
         let all = merged(samples.iter().map(|(case, _)| case));
@@ -155,6 +162,7 @@ impl Record {
             frame: point.frame,
             depth: point.depth,
             rate: point.rate,
+            many: point.many,
             p50_ns,
             p99_ns: median_of(|run| run.p99_ns),
             p99_9_ns: round(all.ns(0.999)),
@@ -201,8 +209,8 @@ impl Record {
 
     /// For people: `rtt unified 64 B`.
     pub fn title(&self) -> String {
-        let Self { case, mode, frame, depth, rate, .. } = *self;
-        Point { case, mode, frame, depth, rate }.title()
+        let Self { case, mode, frame, depth, rate, many, .. } = *self;
+        Point { case, mode, frame, depth, rate, many }.title()
     }
 
     /// What a reader has to know to take the figures for what they are.
@@ -319,7 +327,7 @@ pub(super) mod tests {
 
     pub(in crate::perf) fn point(case: Case) -> Point {
         let mode = if case.is_wire() { ServiceMode::Unified } else { ServiceMode::None };
-        Point { case, mode, frame: 64, depth: 64, rate: None }
+        Point { case, mode, frame: 64, depth: 64, rate: None, many: None }
     }
 
     #[test]

@@ -7,11 +7,11 @@ use super::limit::udp;
 use super::machine::Machine;
 use super::meter::Sample;
 use super::place::Seats;
-use super::plan::{Backend, Budget, Case, Plan, Point};
+use super::plan::{Backend, Budget, Case, Many, Plan, Point};
 use super::progress::Progress;
 use super::record::{Context, Record};
 use super::wire::{packet_lens, soft_address};
-use super::{codec, dispatch, handoff, stream, wire};
+use super::{codec, dispatch, handoff, scale, stream, wire};
 use crate::Error;
 
 /// To set a run up and take it down.
@@ -106,6 +106,7 @@ fn limit_name(backend: &Backend, case: Case) -> &'static str {
         (Case::Handoff, _) => "two threads, two flags",
         (Case::Dispatch, _) => "copies and flags, called straight",
         (Case::Codec, _) => "two copies, two CRCs",
+        (Case::Scale, _) => "one of 64 pages with a thread of its own",
     }
 }
 
@@ -122,6 +123,9 @@ fn measure(
         Case::Handoff => handoff::through_rings(seats, budget, stop),
         Case::Dispatch => dispatch::through_dispatcher(point.frame, seats, budget, stop),
         Case::Codec => codec::round_trip(point.frame, seats, budget, stop),
+        Case::Scale => {
+            scale::round_trips(backend, point, point.many.unwrap_or(Many::SINGLE), seats, budget, stop)
+        }
     }
 }
 
@@ -136,6 +140,7 @@ fn measure_limit(
         Case::Handoff => handoff::through_flags(seats, budget, stop),
         Case::Dispatch => dispatch::called_straight(point.frame, seats, budget, stop),
         Case::Codec => codec::copies_and_crcs(point.frame, seats, budget, stop),
+        Case::Scale => scale::single(backend, point, seats, budget, stop),
         Case::Rtt | Case::Jitter | Case::Throughput => {
             let (caller, service) = backend.devices();
             match soft_address(&caller).zip(soft_address(&service)) {
@@ -183,6 +188,7 @@ mod tests {
     use super::*;
     use crate::perf::place::{Pin, Placement, Spin};
     use crate::perf::plan::{ServiceMode, full_points, quick_points};
+    use crate::perf::record::Figure;
 
     fn plan(points: Vec<Point>) -> Plan {
         Plan {
@@ -223,18 +229,32 @@ mod tests {
 
     #[test]
     fn frames_of_every_size_go_round() {
-        let frames = full_points().into_iter().filter(|point| point.case == Case::Rtt);
-        let points: Vec<Point> = frames
-            .chain([Point { case: Case::Rtt, mode: ServiceMode::Unified, frame: 25, depth: 1, rate: None }])
-            .collect();
+        let frames = full_points(2).into_iter().filter(|point| point.case == Case::Rtt);
+        let mut points: Vec<Point> = frames.collect();
+        points.push(Point { frame: 25, ..points[0] });
         let plan = Plan { runs: 1, budget: Budget::Count(20), ..plan(points) };
         assert!(records(&plan).iter().all(|record| record.lost == 0 && record.count == 20));
     }
 
     #[test]
+    fn many_transceivers_answer_in_turn_under_a_poller_and_with_threads() {
+        let point = |mode, transceivers, depth| {
+            let many = Some(Many { transceivers, pages: 64 });
+            Point { case: Case::Scale, mode, depth, many, ..quick_points()[0] }
+        };
+        use ServiceMode::{Forward, Shared};
+        let points =
+            vec![point(Shared, 1, 1), point(Shared, 16, 1), point(Shared, 5, 64), point(Forward, 3, 2)];
+        for record in records(&plan(points)) {
+            assert_eq!((record.lost, record.mtu.is_some()), (0, true), "{record:?}");
+            assert!(record.ratio.is_some_and(|ratio| ratio > 0.0), "{record:?}");
+            assert_eq!(record.figure == Figure::PerS, record.depth > 1);
+        }
+    }
+
+    #[test]
     fn a_paced_run_keeps_its_rate_and_its_history() {
-        let point =
-            Point { case: Case::Jitter, mode: ServiceMode::Unified, frame: 64, depth: 1, rate: Some(2000) };
+        let point = Point { case: Case::Jitter, rate: Some(2000), ..quick_points()[0] };
         let budget = Budget::Time(Duration::from_millis(200));
         let record = records(&Plan { runs: 1, budget, ..plan(vec![point]) }).remove(0);
         // Slower on a busy machine, and never faster.

@@ -151,7 +151,7 @@ impl Service {
     ) -> Result<Self, Error> {
         let mode = match point.mode {
             ServiceMode::Unified => Mode::Unified,
-            ServiceMode::Forward => Mode::Forward,
+            ServiceMode::Forward | ServiceMode::Shared => Mode::Forward,
             ServiceMode::Threads | ServiceMode::None => Mode::Threads,
         };
         let mut config = Config::builder(device)
@@ -221,7 +221,7 @@ impl Service {
     }
 }
 
-fn join<T>(thread: ScopedJoinHandle<'_, Result<T, Error>>) -> Result<T, Error> {
+pub(super) fn join<T>(thread: ScopedJoinHandle<'_, Result<T, Error>>) -> Result<T, Error> {
     thread.join().map_err(|_| Error::Panicked)?
 }
 

@@ -3,7 +3,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::table::target;
-use super::{Plot, plots, rate, time, unique};
+use super::{Plot, handoffs, plots, rate, time, unique};
 use crate::Error;
 use crate::perf::place::listed;
 use crate::perf::record::{Figure, Record};
@@ -63,6 +63,7 @@ pub fn page(records: &[Record]) -> Result<String, Error> {
                 }
                 h2 { "Results" }
                 div class="wide" { (results(records)) }
+                @for line in handoffs(records) { p { (line) } }
                 p { (limits(records)) }
             }
         }

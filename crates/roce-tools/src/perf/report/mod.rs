@@ -1,11 +1,13 @@
 //! Results for people: tables, CSV, plots, and a page that has all of it.
 
 mod csv;
+mod handoffs;
 mod html;
 mod plot;
 mod table;
 
 pub use csv::write as csv;
+pub use handoffs::handoffs;
 pub use html::page as html;
 pub use plot::{Plot, plots};
 pub use table::{row, table};

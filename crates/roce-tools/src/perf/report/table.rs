@@ -5,7 +5,7 @@ use crate::perf::record::{Figure, Record};
 
 /// Names and widths of the columns.
 const COLUMNS: &[(&str, usize)] = &[
-    ("case", 35),
+    ("case", 41),
     ("p50", 9),
     ("p99", 9),
     ("p99.9", 9),
