@@ -95,10 +95,44 @@ fn a_paced_run_over_given_addresses() {
 }
 
 #[test]
+fn numbers_of_transceivers_are_compared_with_one() {
+    let dir = tempdir().unwrap();
+    let [json, csv] = ["r.json", "r.csv"].map(|file| path(dir.path(), file));
+    short(&["scale", "--transceivers", "1,3", "--pages", "64,128", "--json", &json, "--csv", &csv]);
+    let results = lines(&fs::read_to_string(&json).unwrap());
+    let shapes: Vec<_> =
+        results.iter().map(|r| [&r["transceivers"], &r["pages"]].map(Value::as_u64)).collect();
+    assert_eq!(
+        shapes,
+        [(1, 64), (1, 128), (3, 64), (3, 128)].map(|(count, pages)| [Some(count), Some(pages)])
+    );
+    for result in &results {
+        assert_eq!((&result["mode"], &result["lost"]), (&"shared".into(), &0.into()));
+        assert!(result["ratio"].is_number() && result["busy_threads"] == 2, "{result}");
+    }
+    assert!(fs::read_to_string(&csv).unwrap().contains("transceivers,pages"));
+    let shown = perf(&["--from", &json]);
+    assert!(String::from_utf8(shown.stdout).unwrap().contains("scale shared 64 B 3x128 pages"));
+}
+
+#[test]
+fn what_threads_cost_is_told_in_hand_offs() {
+    let dir = tempdir().unwrap();
+    let [json, html] = ["r.json", "r.html"].map(|file| path(dir.path(), file));
+    let output = short(&["rtt", "handoff", "--mode", "unified,threads", "--json", &json, "--html", &html]);
+    for text in [String::from_utf8(output.stdout).unwrap(), fs::read_to_string(&html).unwrap()] {
+        let line = text.lines().find(|line| line.contains("threads over unified, 64 B"));
+        assert!(line.is_some_and(|line| line.contains("hand-offs of")), "{text}");
+    }
+}
+
+#[test]
 fn options_that_cannot_be_are_refused_with_the_usage() {
     for (args, word) in [
         (&["rtt", "--frame", "8"][..], "--frame 8"),
         (&["throughput", "--depth", "100000"], "--depth"),
+        (&["scale", "--transceivers", "0"], "--transceivers 0"),
+        (&["scale", "--depth", "128", "--pages", "64"], "--pages 64"),
         (&["rtt", "--backend", "soft:127.0.0.1"], "--peer"),
         (&["rtt", "--mode", "none"], "none"),
         (&["sleep"], "sleep"),

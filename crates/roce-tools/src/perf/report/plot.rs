@@ -8,7 +8,7 @@ use plotters::prelude::*;
 
 use super::{rate, time, unique};
 use crate::Error;
-use crate::perf::plan::{Case, ServiceMode};
+use crate::perf::plan::{Case, Many, ServiceMode};
 use crate::perf::record::Record;
 
 const SIZE: (u32, u32) = (760, 446);
@@ -53,6 +53,7 @@ pub fn plots(records: &[Record]) -> Result<Vec<Plot>, Error> {
         .collect();
     charts.extend(against_frame(records));
     charts.extend(against_depth(records));
+    charts.extend(against_number(records));
     charts.extend(records.iter().filter_map(over_time));
     let facts = facts(records);
     charts.into_iter().map(|chart| chart.draw(&facts)).collect()
@@ -207,6 +208,38 @@ fn against_depth(records: &[Record]) -> Option<Chart> {
         "requests under way",
         "round trips per second",
         rate,
+        lines,
+    )
+}
+
+/// Times of round trips over the number of transceivers under one poller.
+fn against_number(records: &[Record]) -> Option<Chart> {
+    let single = |record: &&Record| record.mode == ServiceMode::Shared && record.depth == 1;
+    let counted = || {
+        let shared = records.iter().filter(single);
+        shared.filter_map(|record| Some((record.many?, record)))
+    };
+    let number = |many: Many| f64::from(many.transceivers).log2();
+    let mut lines: Vec<Line> = unique(counted().map(|(many, _)| many.pages))
+        .into_iter()
+        .map(|pages| {
+            let of_size = counted().filter(|(many, _)| many.pages == pages);
+            let points = of_size.map(|(many, record)| (number(many), record.p50_ns)).collect();
+            Line::new(format!("{pages} pages"), points)
+        })
+        .collect();
+    let (least, first) = counted().min_by_key(|(many, _)| many.pages)?;
+    let limits = counted().filter(|(many, _)| many.pages == least.pages);
+    lines.push(Line::limit(
+        first,
+        limits.filter_map(|(many, record)| Some((number(many), record.limit?))).collect(),
+    ));
+    Chart::of_powers(
+        "scale-number",
+        "Round trip against the number of transceivers under one poller",
+        "transceivers",
+        "time",
+        time,
         lines,
     )
 }
@@ -394,6 +427,11 @@ mod tests {
         );
         let streams = [record(Case::Throughput, 64, 1), record(Case::Throughput, 64, 64)];
         assert_eq!(names(&streams), ["throughput-depth"]);
+        let scaled = [1, 16].map(|transceivers| {
+            let many = Some(Many { transceivers, pages: 64 });
+            Record { mode: ServiceMode::Shared, many, ..record(Case::Scale, 64, 1) }
+        });
+        assert_eq!(names(&scaled), ["scale-number"]);
         let mut jitter = record(Case::Jitter, 64, 1);
         let bin = |t_s| Bin { t_s, p50_ns: 5000, p99_ns: 6000, max_ns: 50_000 };
         jitter.series = vec![bin(0.1), bin(0.2)];
