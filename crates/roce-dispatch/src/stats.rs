@@ -53,6 +53,11 @@ impl DispatchStats {
         self.0[event as usize].add(1);
     }
 
+    /// As [`count`](Self::count), for `n` of them.
+    pub(crate) fn count_several(&self, event: Event, n: u64) {
+        self.0[event as usize].add(n);
+    }
+
     /// Counts how a call went, where it did not go well.
     #[cold]
     pub(crate) fn count_status(&self, status: Status) {

@@ -37,6 +37,37 @@ pub trait UnifiedLink {
     /// When the link failed.
     fn tx_publish(&mut self, slot: u32) -> Result<bool, Self::Error>;
 
+    /// As [`tx_publish`](Self::tx_publish), without a wait: `false` where there is no room, too, and then nothing of the
+    /// slot is sent. A link that never waits need not tell the two apart.
+    ///
+    /// # Errors
+    /// When the link failed.
+    fn tx_try_publish(&mut self, slot: u32) -> Result<bool, Self::Error> {
+        self.tx_publish(slot)
+    }
+
+    /// As [`tx_try_publish`](Self::tx_try_publish), but the frame leaves with the next [`tx_flush`](Self::tx_flush), or
+    /// before. The slot may be written again all the same.
+    ///
+    /// # Errors
+    /// When the link failed.
+    fn tx_stage(&mut self, slot: u32) -> Result<bool, Self::Error> {
+        self.tx_try_publish(slot)
+    }
+
+    /// Sends what is staged, after a close too.
+    ///
+    /// # Errors
+    /// When the link failed.
+    fn tx_flush(&mut self) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// Whether more messages are at hand, so that the next [`rx_poll`](Self::rx_poll) need not look for any.
+    fn rx_has_more(&self) -> bool {
+        false
+    }
+
     /// The bytes of an RX slot.
     fn rx_slot(&self, slot: u32) -> SlotBytes<'_>;
 
@@ -78,6 +109,25 @@ impl<Q: UcQp> UnifiedLink for Unified<Q> {
     }
 
     #[inline]
+    fn tx_try_publish(&mut self, slot: u32) -> Result<bool, Self::Error> {
+        self.tx_try_publish(slot).or_else(|error| unless_closed(error, false))
+    }
+
+    #[inline]
+    fn tx_stage(&mut self, slot: u32) -> Result<bool, Self::Error> {
+        self.tx_stage(slot).or_else(|error| unless_closed(error, false))
+    }
+
+    fn tx_flush(&mut self) -> Result<(), Self::Error> {
+        self.tx_flush()
+    }
+
+    #[inline]
+    fn rx_has_more(&self) -> bool {
+        self.rx_has_more()
+    }
+
+    #[inline]
     fn rx_slot(&self, slot: u32) -> SlotBytes<'_> {
         self.rx_slot(slot)
     }
@@ -110,6 +160,9 @@ fn unless_closed<T>(error: roce_transport::Error, closed: T) -> Result<T, roce_t
 pub struct UnifiedLoop<L> {
     link: L,
     server: Server,
+    answers_per_flush: u64,
+    /// Answers that leave with the next flush.
+    staged: u64,
 }
 
 impl<L: UnifiedLink> UnifiedLoop<L> {
@@ -119,7 +172,18 @@ impl<L: UnifiedLink> UnifiedLoop<L> {
     /// [`DispatchError::FrameTooSmall`] when a frame has no room for a header.
     pub fn new(link: L, table: FunctionTable) -> Result<Self, DispatchError> {
         let server = Server::new(link.geometry(), link.geometry(), table)?;
-        Ok(Self { link, server })
+        Ok(Self { link, server, answers_per_flush: 1, staged: 0 })
+    }
+
+    /// Lets the answers to requests that are at hand together leave together, at most `count` at a time. Default: 1,
+    /// each at once.
+    ///
+    /// More makes for more calls per second, where the link sends several at the price of one. An answer then waits
+    /// while the requests that came with its own are served, so it is for handlers that are faster than a send. The
+    /// answer to the last request at hand, a lone one for instance, waits for nothing.
+    #[must_use]
+    pub fn answers_per_flush(self, count: u32) -> Self {
+        Self { answers_per_flush: count.into(), ..self }
     }
 
     /// A handle on the counters.
@@ -138,6 +202,17 @@ impl<L: UnifiedLink> UnifiedLoop<L> {
     /// # Errors
     /// The link's.
     pub fn poll(&mut self) -> Result<usize, L::Error> {
+        let served = self.serve_all();
+        if self.staged == 0 {
+            return served;
+        }
+        // What is staged leaves whatever befell the messages behind it.
+        let flushed = self.flush();
+        served.and_then(|done| flushed.map(|()| done))
+    }
+
+    #[inline]
+    fn serve_all(&mut self) -> Result<usize, L::Error> {
         let mut done = 0;
         for _ in 0..self.link.geometry().num_pages() {
             let Some(slot) = self.link.rx_poll()? else { break };
@@ -171,9 +246,32 @@ impl<L: UnifiedLink> UnifiedLoop<L> {
             self.server.stats().count(Event::BadMagic);
             return Ok(());
         }
+        if self.answers_per_flush > 1 { self.stage(slot) } else { self.publish(slot) }
+    }
+
+    #[inline]
+    fn publish(&mut self, slot: u32) -> Result<(), L::Error> {
         if self.link.tx_publish(slot)? {
             self.server.stats().count(Event::Response);
         }
+        Ok(())
+    }
+
+    #[inline(never)] // to keep the other way short
+    fn stage(&mut self, slot: u32) -> Result<(), L::Error> {
+        if !self.link.tx_stage(slot)? {
+            self.flush()?;
+            return self.publish(slot);
+        }
+        self.staged += 1;
+        if self.staged >= self.answers_per_flush || !self.link.rx_has_more() { self.flush() } else { Ok(()) }
+    }
+
+    /// Answers count once they have left.
+    fn flush(&mut self) -> Result<(), L::Error> {
+        let staged = std::mem::take(&mut self.staged);
+        self.link.tx_flush()?;
+        self.server.stats().count_several(Event::Response, staged);
         Ok(())
     }
 }

@@ -98,6 +98,15 @@ impl<S: UcSend> TxPath<S> {
         }
     }
 
+    /// As [`stage`](Self::stage); where the queue is full, once more after what can leave has left.
+    pub(crate) fn stage_or_flush(&mut self, slot: u32) -> Outcome<bool> {
+        if self.stage(slot)? {
+            return Ok(true);
+        }
+        self.flush()?;
+        self.stage(slot)
+    }
+
     /// As [`send`](Self::send), for the first `len` bytes of the slot.
     pub(crate) fn send_len(&mut self, slot: u32, len: u32) -> Outcome<bool> {
         let frame_size = std::mem::replace(&mut self.request.wr.sge.len, len);
@@ -111,6 +120,17 @@ impl<S: UcSend> TxPath<S> {
     pub(crate) fn send(&mut self, slot: u32) -> Outcome<bool> {
         self.request.aim(slot);
         if self.try_send()? { Ok(true) } else { self.once_there_is_room(Self::try_send) }
+    }
+
+    /// As [`send`](Self::send), but `false` where the queue stays full after what can leave has left.
+    #[inline]
+    pub(crate) fn send_or_flush(&mut self, slot: u32) -> Outcome<bool> {
+        self.request.aim(slot);
+        if self.try_send()? {
+            return Ok(true);
+        }
+        self.flush()?;
+        self.try_send()
     }
 
     #[inline]

@@ -71,6 +71,31 @@ impl<Q: UcQp> Unified<Q> {
         self.try_publish(slot, TxPath::send).map_err(|e| self.failed(e))
     }
 
+    /// As [`tx_publish`](Self::tx_publish), without the wait: `false` when the send queue has no room, and then nothing
+    /// of the slot is sent.
+    #[inline]
+    pub fn tx_try_publish(&mut self, slot: u32) -> Result<bool, Error> {
+        self.attempt(slot, TxPath::send_or_flush).map_err(|e| self.failed(e))
+    }
+
+    /// As [`tx_try_publish`](Self::tx_try_publish), but the frame leaves with the next [`tx_flush`](Self::tx_flush), or
+    /// before. Its slot may be written again all the same.
+    #[inline]
+    pub fn tx_stage(&mut self, slot: u32) -> Result<bool, Error> {
+        self.attempt(slot, TxPath::stage_or_flush).map_err(|e| self.failed(e))
+    }
+
+    /// Sends what is [staged](Self::tx_stage), after a close too.
+    pub fn tx_flush(&mut self) -> Result<(), Error> {
+        self.tx.flush().map_err(|e| self.failed(e))
+    }
+
+    /// Whether more requests are at hand, so that the next [`rx_poll`](Self::rx_poll) need not ask the link.
+    #[inline]
+    pub fn rx_has_more(&self) -> bool {
+        self.rx.has_more()
+    }
+
     /// As [`tx_publish`](Self::tx_publish), for the first `len` bytes, at most a page.
     pub fn tx_publish_len(&mut self, slot: u32, len: u32) -> Result<(), Error> {
         let page_size = self.geometry().page_size();
@@ -135,10 +160,19 @@ impl<Q: UcQp> Unified<Q> {
         slot: u32,
         send: impl FnOnce(&mut TxPath<Q::Send>, u32) -> Outcome<bool>,
     ) -> Outcome<()> {
+        if self.attempt(slot, send)? { Ok(()) } else { Err(self.shared.stopped_by()) }
+    }
+
+    #[inline(always)] // into its caller, though there may be several
+    fn attempt(
+        &mut self,
+        slot: u32,
+        send: impl FnOnce(&mut TxPath<Q::Send>, u32) -> Outcome<bool>,
+    ) -> Outcome<bool> {
         if !self.shared.is_open_for(slot) {
             return Err(self.not_open_for(slot));
         }
-        if send(&mut self.tx, slot)? { Ok(()) } else { Err(self.shared.stopped_by()) }
+        send(&mut self.tx, slot)
     }
 
     #[inline]

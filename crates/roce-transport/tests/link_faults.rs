@@ -324,6 +324,47 @@ fn a_unified_publish_that_waits_ends_with_close() {
 }
 
 #[test]
+fn a_try_takes_no_frame_for_which_there_is_no_room() {
+    let (t, link) = connected(build(config(Mode::Unified)), Script { room: 1, ..Script::default() });
+    let mut unified = t.take_unified().expect("connected");
+    assert!(unified.tx_try_publish(0).expect("open"));
+    for _ in 0..3 {
+        assert!(!unified.tx_try_publish(1).expect("open") && !unified.tx_stage(2).expect("open"));
+    }
+    assert_eq!((link.script(|s| s.sent.len()), t.stats().sent), (1, 1));
+    // What is reaped on the way makes room at once.
+    link.script(|s| s.reap_frees = 1);
+    assert!(unified.tx_try_publish(1).expect("open") && unified.tx_stage(2).expect("open"));
+    unified.tx_flush().expect("open");
+    let slots = link.script(|s| s.sent.iter().map(|wr| wr.sge.offset / 64).collect::<Vec<_>>());
+    assert_eq!((slots, t.stats().sent), (vec![0, 1, 2], 3));
+    assert!(matches!(unified.tx_try_publish(4), Err(Error::Slot { slot: 4, num_pages: 4 })));
+}
+
+#[test]
+fn staged_answers_leave_with_one_flush() {
+    let (t, link) = connected(build(config(Mode::Unified)), Script { room: 3, ..Script::default() });
+    let mut unified = t.take_unified().expect("connected");
+    link.script(|s| s.completions.extend([write(0, 0), write(1, 1), write(2, 2)]));
+    let mut more = Vec::new();
+    while let Some(slot) = unified.rx_poll().expect("open") {
+        more.push(unified.rx_has_more());
+        assert!(unified.tx_stage(slot).expect("room"));
+        assert_eq!(link.script(|s| s.sent.len()), 0);
+    }
+    assert_eq!(more, [true, true, false]);
+    // A full queue sends what is staged before it refuses.
+    assert!(!unified.tx_stage(3).expect("open"));
+    assert_eq!(link.script(|s| (s.staged.len(), s.sent.len())), (0, 3));
+    link.script(|s| s.room = 1);
+    assert!(unified.tx_stage(3).expect("open"));
+    t.close();
+    assert!(matches!(unified.tx_stage(0), Err(Error::Closed)));
+    unified.tx_flush().expect("what was staged before leaves");
+    assert_eq!((link.script(|s| s.sent.len()), t.stats().sent), (4, 4));
+}
+
+#[test]
 fn an_immediate_that_names_no_slot_is_dropped_and_its_receive_posted_again() {
     let (t, link) = connected(build(config(Mode::Unified)), Script::default());
     let mut unified = t.take_unified().expect("connected");

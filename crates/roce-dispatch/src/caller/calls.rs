@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use roce_transport::{Backoff, SpinPolicy};
+
 use super::CallError;
 use super::stats::{CallStats, Event};
 use crate::buffer::Buffer;
@@ -22,6 +24,8 @@ pub(super) struct Calls<L> {
     /// The id that the next call takes, if its slot is free.
     next_id: u32,
     taken: u32,
+    /// Some requests leave with the next flush.
+    staged: bool,
     /// The one slot whose results are still in the ring.
     in_ring: Option<u32>,
     /// Polls since the last look at the clock.
@@ -77,6 +81,8 @@ pub(super) struct Dispatch {
     pub(super) capacity: u32,
     pub(super) timeout: Duration,
     pub(super) abandoned: bool,
+    /// Leaves with the next flush.
+    pub(super) staged: bool,
 }
 
 impl<L: UnifiedLink> Calls<L> {
@@ -94,6 +100,7 @@ impl<L: UnifiedLink> Calls<L> {
             moved: Buffer::new(room * geometry.num_pages() as usize),
             next_id: 1,
             taken: 0,
+            staged: false,
             in_ring: None,
             polls: 0,
             unstamped: 0,
@@ -155,8 +162,8 @@ impl<L: UnifiedLink> Calls<L> {
         state.dirty = state.dirty.max(HEADER_LEN + offset + bytes.len());
     }
 
-    /// Sends the request whose arguments are in the slot.
-    pub(super) fn dispatch(&mut self, slot: u32, call: &Dispatch) -> Result<(), CallError> {
+    /// Writes the header of the request whose arguments are in the slot.
+    pub(super) fn prepare(&mut self, slot: u32, call: &Dispatch) {
         let state = &mut self.slots[slot as usize];
         let request = Request {
             function_id: call.function_id,
@@ -172,21 +179,76 @@ impl<L: UnifiedLink> Calls<L> {
         let end = HEADER_LEN + call.arg_len;
         tx.fill_zero(end..state.dirty);
         state.dirty = end;
-        if !self.link.tx_publish(slot).map_err(CallError::link)? {
-            return Err(CallError::Closed);
+    }
+
+    /// Sends, or stages, a prepared request; `false` when the link has no room now.
+    pub(super) fn try_dispatch(&mut self, slot: u32, call: &Dispatch) -> Result<bool, CallError> {
+        let sent = if call.staged { self.link.tx_stage(slot) } else { self.link.tx_try_publish(slot) };
+        if !sent.map_err(CallError::link)? {
+            return if self.is_open() { Ok(false) } else { Err(CallError::Closed) };
         }
+        self.staged |= call.staged;
         self.stats.count(Event::Call);
+        let state = &mut self.slots[slot as usize];
         state.capacity = call.capacity;
         state.timeout = call.timeout;
         state.deadline = Deadline::Unstamped;
         state.abandoned = call.abandoned;
         state.state = State::InFlight;
         self.unstamped += 1;
+        Ok(true)
+    }
+
+    /// As [`try_dispatch`](Self::try_dispatch), but waits for room, as long as the call may take; the answer has the
+    /// rest of that time.
+    #[cold]
+    pub(super) fn dispatch_waiting(
+        &mut self,
+        slot: u32,
+        call: &Dispatch,
+        spin: SpinPolicy,
+    ) -> Result<(), CallError> {
+        let deadline = Instant::now().checked_add(call.timeout);
+        let mut backoff = Backoff::new(spin);
+        while !self.try_dispatch(slot, call)? {
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return Err(self.no_room(call.timeout));
+            }
+            backoff.idle();
+        }
+        self.stamp(slot, deadline);
         Ok(())
+    }
+
+    /// Why a request was not sent; counts it.
+    pub(super) fn no_room(&self, timeout: Duration) -> CallError {
+        self.stats.count(Event::NoRoom);
+        CallError::NoRoom { timeout }
+    }
+
+    /// The call's time is over at `deadline`, if ever.
+    pub(super) fn stamp(&mut self, slot: u32, deadline: Option<Instant>) {
+        let call = &mut self.slots[slot as usize];
+        if call.deadline == Deadline::Unstamped {
+            self.unstamped -= 1;
+        }
+        call.deadline = deadline.map_or(Deadline::Never, Deadline::At);
+        if let Some(deadline) = deadline {
+            self.next_deadline = Some(self.next_deadline.map_or(deadline, |next| next.min(deadline)));
+        }
+    }
+
+    /// Sends what is staged.
+    pub(super) fn flush(&mut self) -> Result<(), CallError> {
+        self.staged = false;
+        self.link.tx_flush().map_err(CallError::link)
     }
 
     /// Takes one message from the link, if there is one, and looks at the clock now and then.
     pub(super) fn poll(&mut self) -> Result<bool, CallError> {
+        if self.staged {
+            self.flush()?;
+        }
         self.move_out();
         let arrived = self.link.rx_poll().map_err(CallError::link)?;
         if let Some(rx) = arrived {

@@ -81,6 +81,12 @@ pub enum CallError {
         /// How long it was given.
         timeout: Duration,
     },
+    /// The link took no request in time: it is down, or its peer is overrun. Nothing was sent.
+    #[error("the link had no room for a request within {timeout:?}; if that goes on, it is down: reconnect")]
+    NoRoom {
+        /// How long was waited.
+        timeout: Duration,
+    },
     /// The answer claims more results than its frame, or the caller's capacity, holds.
     #[error("{len} bytes of results came for a room of {capacity}")]
     ResponseTooLarge {
@@ -107,7 +113,7 @@ pub enum CallError {
 
 impl CallError {
     /// The number by which C programs know the error: 1 invalid argument, 2 not initialised, 4 timeout, 5 response
-    /// too large, 6 remote error. A full ring is 4, for a caller in C has waited.
+    /// too large, 6 remote error. A full ring or link is 4, for a caller in C has waited.
     pub const fn code(&self) -> i32 {
         match self {
             Self::TooLong { .. }
@@ -116,7 +122,7 @@ impl CallError {
             | Self::Length { .. }
             | Self::Exhausted { .. } => 1,
             Self::Closed | Self::Link(_) => 2,
-            Self::Busy { .. } | Self::Timeout { .. } => 4,
+            Self::Busy { .. } | Self::NoRoom { .. } | Self::Timeout { .. } => 4,
             Self::ResponseTooLarge { .. } => 5,
             Self::Remote { .. } | Self::SpareBits { .. } => 6,
         }

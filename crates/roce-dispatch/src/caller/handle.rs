@@ -3,6 +3,7 @@
 //! Everything is made at the start, one job per slot of the ring: a call takes one from a queue, fills it, puts it
 //! into another, and waits until it comes back. So there is no allocation and no lock on the way.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -204,7 +205,7 @@ impl Desk {
     /// The thread's body.
     fn drive<L: UnifiedLink>(&self, caller: &Caller<L>) {
         let _close = CloseOnExit(self);
-        let mut running = Running { desk: self, calls: Vec::with_capacity(self.done.len()) };
+        let mut running = Running::new(self);
         let mut backoff = Backoff::new(caller.spin);
         while !self.stop.load(Ordering::Relaxed) {
             let taken = running.take(caller);
@@ -229,26 +230,66 @@ impl Desk {
 struct Running<'c, L: UnifiedLink> {
     desk: &'c Desk,
     calls: Vec<(Frame<'c, L, Dispatched>, Box<Job>)>,
+    /// Jobs for which the link had no room yet, oldest first, and since when.
+    waiting: VecDeque<(Box<Job>, Instant)>,
 }
 
 impl<'c, L: UnifiedLink> Running<'c, L> {
-    /// Starts what was submitted, and says how many that were.
+    fn new(desk: &'c Desk) -> Self {
+        let jobs = desk.done.len();
+        Self { desk, calls: Vec::with_capacity(jobs), waiting: VecDeque::with_capacity(jobs) }
+    }
+
+    /// Starts what was submitted, and says how many that were. They leave together.
     fn take(&mut self, caller: &'c Caller<L>) -> usize {
         let mut taken = 0;
         // No slot may be free where a call was given up that is not answered yet: the rest has to wait.
         while caller.in_use() < caller.geometry.num_pages()
-            && let Some(mut job) = self.desk.submitted.pop()
+            && let Some((mut job, since)) = self.next_job()
         {
-            taken += 1;
-            match job.start(caller) {
-                Ok(frame) => self.calls.push((frame, job)),
+            match job.start(caller, since) {
+                Ok(Some(frame)) => self.calls.push((frame, job)),
+                Ok(None) => {
+                    self.waiting.push_front((job, since.unwrap_or_else(Instant::now)));
+                    break;
+                }
                 Err(error) => {
                     job.fail(error);
                     self.desk.give_back(job);
                 }
             }
+            taken += 1;
+        }
+        if !self.waiting.is_empty() {
+            self.expire(caller);
         }
         taken
+    }
+
+    /// And since when it waits for room, if it does.
+    fn next_job(&mut self) -> Option<(Box<Job>, Option<Instant>)> {
+        match self.waiting.pop_front() {
+            Some((job, since)) => Some((job, Some(since))),
+            None => self.desk.submitted.pop().map(|job| (job, None)),
+        }
+    }
+
+    /// Fails the jobs whose time is over, those behind the one that has no room included.
+    #[cold]
+    fn expire(&mut self, caller: &Caller<L>) {
+        let now = Instant::now();
+        while let Some(job) = self.desk.submitted.pop() {
+            self.waiting.push_back((job, now));
+        }
+        for _ in 0..self.waiting.len() {
+            let Some((mut job, since)) = self.waiting.pop_front() else { return };
+            if now.duration_since(since) < job.timeout {
+                self.waiting.push_back((job, since));
+            } else {
+                job.fail(caller.calls.borrow().no_room(job.timeout));
+                self.desk.give_back(job);
+            }
+        }
     }
 
     fn give_back(&mut self) {
@@ -269,7 +310,7 @@ impl<'c, L: UnifiedLink> Running<'c, L> {
             job.fail(error.clone());
             self.desk.give_back(job);
         }
-        while let Some(mut job) = self.desk.submitted.pop() {
+        while let Some((mut job, _)) = self.next_job() {
             job.fail(error.clone());
             self.desk.give_back(job);
         }
@@ -289,13 +330,19 @@ impl Job {
         }
     }
 
+    /// `None` when the link has no room now. A call that waited for room since then has the rest of its time.
     fn start<'c, L: UnifiedLink>(
         &self,
         caller: &'c Caller<L>,
-    ) -> Result<Frame<'c, L, Dispatched>, CallError> {
+        since: Option<Instant>,
+    ) -> Result<Option<Frame<'c, L, Dispatched>>, CallError> {
         let mut frame = caller.acquire(&Function::from_id(self.function_id))?;
         frame.put(&self.args[..])?.capacity(self.capacity)?;
-        frame.dispatch(self.timeout)
+        let started = frame.try_stage(self.timeout)?;
+        if let (Some(frame), Some(since)) = (&started, since) {
+            caller.calls.borrow_mut().stamp(frame.slot(), since.checked_add(self.timeout));
+        }
+        Ok(started)
     }
 
     fn finish<L: UnifiedLink>(&mut self, frame: Frame<'_, L, Dispatched>) {

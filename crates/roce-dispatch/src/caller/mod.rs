@@ -173,6 +173,14 @@ impl<L: UnifiedLink> Caller<L> {
         Ok(messages)
     }
 
+    /// Sends the requests that are [staged](Frame::stage). A poll or a wait does it too.
+    ///
+    /// # Errors
+    /// The link's.
+    pub fn flush(&self) -> Result<(), CallError> {
+        self.calls.borrow_mut().flush()
+    }
+
     /// Waits until one of `pending` is over, takes it out, and gives its request id and what came of it. `None` when
     /// there is none. The others change their order.
     pub fn wait_any<'c>(

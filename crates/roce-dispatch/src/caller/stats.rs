@@ -10,6 +10,7 @@ use roce_core::Counter;
 #[derive(Clone, Copy)]
 pub(super) enum Event {
     Call,
+    NoRoom,
     Answer,
     Error,
     Timeout,
@@ -29,6 +30,7 @@ impl CallStats {
         let get = |event: Event| self.0[event as usize].get();
         CallCounts {
             calls: get(Event::Call),
+            no_room: get(Event::NoRoom),
             answers: get(Event::Answer),
             errors: get(Event::Error),
             timeouts: get(Event::Timeout),
@@ -54,6 +56,8 @@ impl fmt::Debug for CallStats {
 pub struct CallCounts {
     /// Requests sent.
     pub calls: u64,
+    /// Requests not sent, as the link had no room in time. They are no calls.
+    pub no_room: u64,
     /// Answers with results, those to calls that were given up included.
     pub answers: u64,
     /// Answers that say why there are no results, or have more than fit.
