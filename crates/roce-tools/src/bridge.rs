@@ -29,6 +29,8 @@ pub struct Dispatcher {
     pub cpu: Option<usize>,
     /// How it waits for the next request.
     pub spin: SpinPolicy,
+    /// How many answers it sends at once, at most, in unified mode; 0 and 1: each by itself.
+    pub answers_per_flush: u32,
 }
 
 /// What came of a bridge.
@@ -115,7 +117,7 @@ impl Bridge {
         stats: &mut Option<DispatchStats>,
     ) -> Result<(), Error> {
         let link = self.transceiver.take_unified().ok_or(Error::Taken)?;
-        let mut serving = UnifiedLoop::new(link, table)?;
+        let mut serving = UnifiedLoop::new(link, table)?.answers_per_flush(self.dispatcher.answers_per_flush);
         *stats = Some(serving.stats());
         let over = AtomicBool::new(false);
         thread::scope(|scope| {

@@ -49,6 +49,10 @@ struct Options {
     /// One thread receives, calls and answers, without flags in between.
     #[arg(long, conflicts_with = "forward")]
     unified: bool,
+    /// Send up to N answers at once, where as many requests came together; for functions faster than a send. A lone
+    /// answer waits for nothing.
+    #[arg(long, value_name = "N", value_parser = number::<u32>, default_value = "1", requires = "unified")]
+    answers_per_flush: u32,
     /// Send every request back as it is; call nothing.
     #[arg(long)]
     forward: bool,
@@ -142,7 +146,8 @@ impl Options {
     }
 
     fn dispatcher(&self) -> Dispatcher {
-        Dispatcher { cpu: self.cpu.map(usize::from), spin: self.spin() }
+        let cpu = self.cpu.map(usize::from);
+        Dispatcher { cpu, spin: self.spin(), answers_per_flush: self.answers_per_flush }
     }
 
     fn spin(&self) -> SpinPolicy {

@@ -33,6 +33,10 @@ struct Options {
     /// does it all.
     #[arg(long, value_enum, default_value_t = Dispatch::Ring)]
     dispatch: Dispatch,
+    /// With --dispatch unified: send up to N answers at once, where as many requests came together; for functions faster than a send. A lone
+    /// answer waits for nothing.
+    #[arg(long, value_name = "N", value_parser = number::<u32>, default_value = "1")]
+    answers_per_flush: u32,
     /// Slots of each ring, a power of two; the callers' too.
     #[arg(long, value_name = "N", value_parser = number::<u32>, default_value = "8")]
     slots: u32,
@@ -120,6 +124,7 @@ impl Options {
         Ok(ServiceConfig {
             transceiver: self.transceiver()?,
             spin: self.spin_policy(),
+            answers_per_flush: self.answers_per_flush,
             listen: SocketAddr::new(self.listen, self.port),
             metrics: self.metrics,
             max_peers: self.max_peers.into(),

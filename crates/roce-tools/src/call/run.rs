@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use roce_dispatch::UnifiedLink;
-use roce_dispatch::caller::{CallError, Caller, Dispatched, Frame, Function};
+use roce_dispatch::caller::{CallError, CallResult, Caller, Dispatched, Frame, Function};
 use serde::Serialize;
 use serde_json::Value as Json;
 
@@ -141,15 +141,29 @@ impl<'c, L: UnifiedLink> Runner<'c, L> {
             }
             let slot = frame.slot() as usize;
             self.started[slot] = Instant::now();
-            self.pending.push(frame.dispatch(self.plan.timeout)?);
             self.made += 1;
+            match frame.stage(self.plan.timeout) {
+                Ok(call) => self.pending.push(call),
+                Err(error) => return self.note(error),
+            }
         }
         Ok(())
     }
 
-    /// Waits for one call.
+    /// Waits for one call, and takes all that are over then.
     fn collect(&mut self) -> Result<(), Error> {
-        let Some((_, outcome)) = self.caller.wait_any(&mut self.pending) else { return Ok(()) };
+        if let Some((_, outcome)) = self.caller.wait_any(&mut self.pending) {
+            self.take(outcome)?;
+        }
+        self.caller.poll()?;
+        while let Some(over) = self.pending.iter().position(Frame::is_over) {
+            let call = self.pending.swap_remove(over);
+            self.take(call.wait())?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, outcome: CallResult<'c, L>) -> Result<(), Error> {
         match outcome {
             Ok(mut answer) => {
                 let took = self.started[answer.slot() as usize].elapsed();
@@ -162,17 +176,20 @@ impl<'c, L: UnifiedLink> Runner<'c, L> {
                     Some((first, _)) if *first != bytes => self.different += 1,
                     Some(_) => {}
                 }
-                return Ok(());
+                Ok(())
             }
-            Err(error @ (CallError::Closed | CallError::Link(_))) => return Err(error.into()),
-            Err(error) => {
-                match error {
-                    CallError::Timeout { .. } => self.timeouts += 1,
-                    _ => self.errors += 1,
-                }
-                self.first_error.get_or_insert(error);
-            }
+            Err(error) => self.note(error),
         }
+    }
+
+    /// Counts a call's error, unless it concerns the others too.
+    fn note(&mut self, error: CallError) -> Result<(), Error> {
+        match error {
+            CallError::Closed | CallError::Link(_) => return Err(error.into()),
+            CallError::Timeout { .. } | CallError::NoRoom { .. } => self.timeouts += 1,
+            _ => self.errors += 1,
+        }
+        self.first_error.get_or_insert(error);
         Ok(())
     }
 

@@ -15,12 +15,12 @@ use super::meter::{Meter, Sample};
 use super::place::Seats;
 use super::plan::{Backend, Budget, Point, ServiceMode};
 use super::wire::{
-    LOOK_EVERY, LOST_AFTER, Service, check_answer, id_of, nanos, page_size, peer_of, request, set_id,
+    self, LOOK_EVERY, LOST_AFTER, Service, check_answer, id_of, nanos, page_size, peer_of, request, set_id,
 };
 use crate::Error;
 
 /// Messages that are staged, or taken, at once.
-const BATCH: usize = 16;
+const BATCH: usize = wire::BATCH as usize;
 
 /// As many requests under way as the point's depth.
 pub(super) fn throughput(

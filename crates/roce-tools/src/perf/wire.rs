@@ -24,6 +24,9 @@ pub(super) const LOST_AFTER: Duration = Duration::from_secs(1);
 /// Polls between two looks at the clock.
 pub(super) const LOOK_EVERY: u32 = 1 << 12;
 
+/// Messages that are staged, or taken, at once in the throughput case.
+pub(super) const BATCH: u32 = 16;
+
 /// Where frames have the number of their request, in the header of a request and of an answer.
 const ID_AT: usize = 12;
 
@@ -137,6 +140,8 @@ pub(super) fn check_answer(slot: SlotBytes<'_>, request: &[u8], mode: ServiceMod
 pub(super) struct Service {
     transceiver: Arc<Transceiver>,
     mode: ServiceMode,
+    /// Answers that a unified service sends at once.
+    batch: u32,
     seats: Seats,
 }
 
@@ -171,7 +176,8 @@ impl Service {
         let transceiver = Arc::new(Transceiver::new(config));
         transceiver.setup()?;
         transceiver.connect(&peer_of(caller))?;
-        Ok(Self { transceiver, mode: point.mode, seats: seats.clone() })
+        let batch = if point.case == Case::Throughput { BATCH } else { 1 };
+        Ok(Self { transceiver, mode: point.mode, batch, seats: seats.clone() })
     }
 
     pub(super) fn endpoint(&self) -> Result<LocalEndpoint, Error> {
@@ -212,7 +218,7 @@ impl Service {
         if self.mode == ServiceMode::Unified {
             self.seats.take(1)?;
             let link = self.transceiver.take_unified().ok_or(Error::Taken)?;
-            return Ok(UnifiedLoop::new(link, table)?.run(over, spin)?);
+            return Ok(UnifiedLoop::new(link, table)?.answers_per_flush(self.batch).run(over, spin)?);
         }
         self.seats.take(3)?;
         let ends = self.transceiver.take_ends().ok_or(Error::Taken)?;

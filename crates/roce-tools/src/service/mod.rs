@@ -50,6 +50,8 @@ pub struct ServiceConfig {
     pub transceiver: Config,
     /// How the dispatchers wait.
     pub spin: SpinPolicy,
+    /// How many answers a unified dispatcher sends at once, at most.
+    pub answers_per_flush: u32,
     /// Where the rendezvous listens; port 0 takes any.
     pub listen: SocketAddr,
     /// Where the metrics are served, if anywhere.
@@ -165,7 +167,7 @@ impl Service {
             warn!("{} is let go: it was silent longest, and its place is needed", quiet.name());
             quiet.stop();
         }
-        match met.prepared.serve(endpoint, met.lease, self.config.spin) {
+        match met.prepared.serve(endpoint, met.lease, &self.config) {
             Ok(peer) => {
                 info!("{} is served", peer.name());
                 self.totals.peers += 1;

@@ -53,11 +53,12 @@ impl Prepared {
         self,
         endpoint: PeerEndpoint,
         lease: Option<Lease>,
-        spin: SpinPolicy,
+        config: &ServiceConfig,
     ) -> Result<Peer, Error> {
         let Self { transceiver, table, has_left, .. } = self;
-        let name = name_of(&endpoint);
-        let run = Run { transceiver, stop: Arc::default(), lease: Arc::default(), spin, name };
+        let ServiceConfig { spin, answers_per_flush, .. } = *config;
+        let (stop, name) = (Arc::default(), name_of(&endpoint));
+        let run = Run { transceiver, stop, lease: Arc::default(), spin, answers_per_flush, name };
         if let Some(lease) = lease {
             run.hold(lease);
         }
@@ -112,6 +113,7 @@ struct Run {
     /// The task that waits for the end of its lease, if it has one.
     lease: Arc<OnceLock<AbortHandle>>,
     spin: SpinPolicy,
+    answers_per_flush: u32,
     name: String,
 }
 
@@ -131,7 +133,7 @@ impl Run {
 
     fn unified(&self, table: FunctionTable) -> Result<Started, Error> {
         let link = self.transceiver.take_unified().ok_or(Error::Taken)?;
-        let mut serving = UnifiedLoop::new(link, table)?;
+        let mut serving = UnifiedLoop::new(link, table)?.answers_per_flush(self.answers_per_flush);
         let stats = serving.stats();
         let run = self.clone();
         let dispatcher = spawn("roce-dispatch", move || {
