@@ -12,47 +12,56 @@ use crate::rpc::HEADER_LEN;
 #[repr(C, align(64))]
 struct Line([u64; Words::WORDS]);
 
-/// `len` bytes on a cache line's boundary, zeroed at first; one line of them at least.
+/// `len` bytes on a cache line's boundary, zeroed at first.
 pub(crate) struct Buffer {
+    /// All of them, if they fit.
+    only: Line,
+    /// All of them otherwise.
     lines: Box<[Line]>,
     len: usize,
 }
 
 impl Buffer {
     pub(crate) fn new(len: usize) -> Self {
-        let lines = vec![Line::new_zeroed(); len.div_ceil(size_of::<Line>()).max(1)].into_boxed_slice();
-        Self { lines, len }
+        let lines = if len > size_of::<Line>() { len.div_ceil(size_of::<Line>()) } else { 0 };
+        let lines = vec![Line::new_zeroed(); lines].into_boxed_slice();
+        Self { only: Line::new_zeroed(), lines, len }
     }
 
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.lines.as_bytes()[..self.len]
+        &self.lines().as_bytes()[..self.len]
     }
 
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.lines.as_mut_bytes()[..self.len]
+        let len = self.len;
+        &mut self.lines_mut().as_mut_bytes()[..len]
     }
 
     /// The first words, past `len` too where it is shorter.
     #[inline]
     pub(crate) fn first_line(&self) -> &[u64; Words::WORDS] {
-        &self.lines[0].0
+        &self.lines.first().unwrap_or(&self.only).0
     }
 
-    /// All but a header.
+    /// All but a header, made zero. One line, the usual case, needs no call.
     #[inline]
-    pub(crate) fn behind_header(&mut self) -> &mut [u8] {
-        &mut self.lines.as_mut_bytes()[HEADER_LEN..self.len]
-    }
-
-    /// All bytes zero. One line, the usual case, needs no call.
-    #[inline]
-    pub(crate) fn clear(&mut self) {
-        let Some((first, more)) = self.lines.split_first_mut() else { return };
-        first.0 = [0; Words::WORDS];
-        if !more.is_empty() {
-            more.zero();
+    pub(crate) fn cleared_room(&mut self) -> &mut [u8] {
+        if self.lines.is_empty() {
+            self.only.0 = [0; Words::WORDS];
+            return &mut self.only.as_mut_bytes()[HEADER_LEN..self.len];
         }
+        let room = &mut self.lines.as_mut_bytes()[HEADER_LEN..self.len];
+        room.fill(0);
+        room
+    }
+
+    fn lines(&self) -> &[Line] {
+        if self.lines.is_empty() { std::slice::from_ref(&self.only) } else { &self.lines }
+    }
+
+    fn lines_mut(&mut self) -> &mut [Line] {
+        if self.lines.is_empty() { std::slice::from_mut(&mut self.only) } else { &mut self.lines }
     }
 }

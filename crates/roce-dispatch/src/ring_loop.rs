@@ -85,9 +85,9 @@ impl RingLoop {
         let Some(message) = self.rx.peek(slot) else { return Step::Wait };
 
         let may_answer = || !message.overwritten() && self.tx.is_free(slot);
-        let lines = (self.rx.ring().line(slot), self.tx.ring().line(slot));
+        let lines = || Some((self.rx.ring().line(slot)?, self.tx.ring().line(slot)?));
         let slots = || (message.bytes(), self.tx.slot(slot));
-        let outcome = self.server.exchange(lines, slot, slots, may_answer);
+        let outcome = self.server.exchange(slot, lines, slots, may_answer);
         // The newer bytes may have landed before the overrun was noted, and so before the copy.
         if message.overwritten() {
             return self.again();

@@ -20,7 +20,7 @@ const SHORT: usize = Line::WORDS * WORD - HEADER_LEN;
 /// The functions, and private copies of the request and the response in hand.
 pub(crate) struct Server {
     table: FunctionTable,
-    /// The first line of a short request, its header left out.
+    /// The first line of a short request, its header left out. What follows the arguments is none of theirs.
     short: [u64; Line::WORDS],
     /// An RX slot's copy, its header left out but for a raw handler. Zero past `filled`.
     request: Buffer,
@@ -83,12 +83,12 @@ impl Server {
     #[inline]
     pub(crate) fn exchange<'a>(
         &mut self,
-        lines: (Option<Line<'a>>, Option<Line<'a>>),
         slot: u32,
+        lines: impl FnOnce() -> Option<(Line<'a>, Line<'a>)>,
         slots: impl Fn() -> (SlotBytes<'a>, SlotBytes<'a>),
         may_answer: impl FnOnce() -> bool,
     ) -> Outcome {
-        let (Some(from), Some(to)) = lines else {
+        let Some((from, to)) = lines() else {
             return self.exchange_long(slot, slots(), may_answer);
         };
         let header = [from.load(0), from.load(1), from.load(2)];
@@ -97,7 +97,9 @@ impl Server {
         if len > SHORT {
             return self.exchange_long(slot, slots(), may_answer);
         }
-        self.copy_short(from, len);
+        for at in HEADER_WORDS..Line::WORDS {
+            self.short[at] = from.load(at);
+        }
         if !may_answer() {
             return Outcome::Held;
         }
@@ -107,26 +109,14 @@ impl Server {
         else {
             return self.answer_else(request, slot, slots().1);
         };
-        self.response.clear();
         let args = &self.short.as_bytes()[HEADER_LEN..HEADER_LEN + len];
-        let results = call(handler, args, self.response.behind_header());
+        let results = call(handler, args, self.response.cleared_room());
         let Ok(len @ 0..=SHORT) = results else {
             return self.finish(request, results.map_err(Refusal::Status), slot, slots().1);
         };
         self.write_short(Response::success(&request, len).to_words(), len, to);
         self.clear(slot, HEADER_LEN + len, || slots().1);
         Outcome::Answered
-    }
-
-    /// Arguments, with what is over of their last word.
-    #[inline]
-    fn copy_short(&mut self, from: Line<'_>, len: usize) {
-        for at in HEADER_WORDS..Line::WORDS {
-            if HEADER_LEN + len <= at * WORD {
-                break;
-            }
-            self.short[at] = from.load(at);
-        }
     }
 
     /// A response with short results. What is over of their last word becomes zero, as all behind it.
@@ -195,8 +185,7 @@ impl Server {
         };
         match &mut function.handler {
             Handler::Rust(handler) => {
-                self.response.clear();
-                call(handler, args, self.response.behind_header()).map_err(Refusal::Status)
+                call(handler, args, self.response.cleared_room()).map_err(Refusal::Status)
             }
             Handler::Raw(handler) => {
                 let handler = *handler;

@@ -103,7 +103,7 @@ impl<Q: UcQp> UnifiedLink for Unified<Q> {
         self.rx_poll().or_else(|error| unless_closed(error, None))
     }
 
-    #[inline]
+    #[inline(always)] // into its callers, though there are several
     fn tx_publish(&mut self, slot: u32) -> Result<bool, Self::Error> {
         self.tx_publish(slot).map(|()| true).or_else(|error| unless_closed(error, false))
     }
@@ -240,8 +240,9 @@ impl<L: UnifiedLink> UnifiedLoop<L> {
     #[inline]
     fn serve(&mut self, slot: u32) -> Result<(), L::Error> {
         let link = &self.link;
-        let lines = (link.rx_line(slot), link.tx_line(slot));
-        let outcome = self.server.exchange(lines, slot, || (link.rx_slot(slot), link.tx_slot(slot)), || true);
+        let lines = || Some((link.rx_line(slot)?, link.tx_line(slot)?));
+        let slots = || (link.rx_slot(slot), link.tx_slot(slot));
+        let outcome = self.server.exchange(slot, lines, slots, || true);
         if outcome == Outcome::NoRequest {
             self.server.stats().count(Event::BadMagic);
             return Ok(());
@@ -249,7 +250,7 @@ impl<L: UnifiedLink> UnifiedLoop<L> {
         if self.answers_per_flush > 1 { self.stage(slot) } else { self.publish(slot) }
     }
 
-    #[inline]
+    #[inline(always)] // into its callers, though there are two
     fn publish(&mut self, slot: u32) -> Result<(), L::Error> {
         if self.link.tx_publish(slot)? {
             self.server.stats().count(Event::Response);

@@ -61,7 +61,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("round trip, SEND", |trips| unified(TxMode::Send, trips)).budget(300.0),
     Case::new("round trip, WRITE", |trips| unified(TxMode::WriteWithImm, trips)).budget(300.0),
     Case::step("service without a dispatcher", answer_all, "answer_all"),
-    Case::step("dispatcher", dispatch_all, "dispatch_all").less("service without a dispatcher").budget(60.0),
+    Case::step("dispatcher", dispatch_all, "dispatch_all").less("service without a dispatcher").budget(150.0),
     Case::new("ring hand-off", hand_off),
     Case::new("RX thread", |messages| monitor(Mode::RxOnly, messages)),
     Case::new("TX thread", |messages| monitor(Mode::TxOnly, messages)),
