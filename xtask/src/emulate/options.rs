@@ -22,6 +22,8 @@ checks every answer. Exit code: 0 all right, 1 not, 2 bad options. Numbers are d
   --ib-port N                the bridge's port of its device (1)
   --peer-ib-port N           the emulator's (on the same device that of the bridge, else 1)
   --personality fpga|lenient the software FPGA behaves as the hardware does (fpga), or as the older emulators do
+  --immediate hsb|hsb-2510   where a frame's immediate has the page: hsb with HSB IP 0x2603 and later, hsb-2510 before,
+                             of which the software FPGA then is (hsb)
   --histogram                show how the round trips spread, by the FPGA's clock
   --rtt-csv DIR              write each round trip to DIR/WORKLOAD.csv
   --unified                  the bridge receives, decodes and answers in one thread
@@ -142,6 +144,32 @@ impl Personality {
     }
 }
 
+/// How an FPGA writes the page of a frame into its immediate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Immediate {
+    /// With HSB IP 0x2603 and later.
+    Hsb,
+    /// Before: 8 bits.
+    Hsb2510,
+}
+
+impl Immediate {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Hsb => "hsb",
+            Self::Hsb2510 => "hsb-2510",
+        }
+    }
+
+    /// Pages that it can name.
+    fn pages(self) -> u32 {
+        match self {
+            Self::Hsb => 1 << 12,
+            Self::Hsb2510 => 1 << 8,
+        }
+    }
+}
+
 /// Losses to inject.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Faults {
@@ -182,6 +210,8 @@ pub(crate) struct Options {
     pub(crate) programs: Option<PathBuf>,
     pub(crate) control_port: u16,
     pub(crate) personality: Personality,
+    /// `None`: as the bridge takes it by itself.
+    pub(crate) immediate: Option<Immediate>,
     /// Start the board before anything else, as it needs once after it was switched on.
     pub(crate) start: bool,
     pub(crate) histogram: bool,
@@ -214,6 +244,7 @@ impl Default for Options {
             programs: None,
             control_port: 8193,
             personality: Personality::Fpga,
+            immediate: None,
             start: false,
             histogram: false,
             rtt_csv: None,
@@ -270,6 +301,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, String> {
             "programs" => options.programs = Some(PathBuf::from(value()?)),
             "control-port" => options.control_port = number(&name, &value()?)?,
             "personality" => options.personality = personality(&value()?)?,
+            "immediate" => options.immediate = Some(immediate(&value()?)?),
             "histogram" => options.histogram = true,
             "rtt-csv" => options.rtt_csv = Some(PathBuf::from(value()?)),
             "verbose" => options.verbose = true,
@@ -293,6 +325,10 @@ impl Options {
         }
         if !num_pages.is_power_of_two() {
             return Err(format!("--num-pages {num_pages} is no power of two; take 64 or 128"));
+        }
+        if let Some(immediate) = self.immediate.filter(|immediate| num_pages > immediate.pages()) {
+            let (name, most) = (immediate.name(), immediate.pages());
+            return Err(format!("--num-pages {num_pages}: --immediate {name} has room for {most}"));
         }
         if page_size == 0 || !page_size.is_multiple_of(PAGE_UNIT) {
             return Err(format!(
@@ -387,6 +423,9 @@ impl Options {
         .into_iter()
         .flat_map(|(name, value)| [name.to_owned(), value])
         .collect();
+        if let Some(immediate) = self.immediate {
+            words.extend(["--immediate".to_owned(), immediate.name().to_owned()]);
+        }
         if let [only] = self.workloads.as_slice() {
             words.extend(["--workload".to_owned(), only.name().to_owned()]);
         }
@@ -410,6 +449,12 @@ fn personality(value: &str) -> Result<Personality, String> {
     let known = [Personality::Fpga, Personality::Lenient];
     let found = known.into_iter().find(|personality| personality.name() == value);
     found.ok_or_else(|| format!("--personality {value}: take fpga or lenient"))
+}
+
+fn immediate(value: &str) -> Result<Immediate, String> {
+    let known = [Immediate::Hsb, Immediate::Hsb2510];
+    let found = known.into_iter().find(|immediate| immediate.name() == value);
+    found.ok_or_else(|| format!("--immediate {value}: take hsb or hsb-2510"))
 }
 
 fn backend(value: String) -> Result<Backend, String> {
@@ -487,7 +532,7 @@ mod tests {
         let options =
             run("--backend mlx5_0 --peer-device mlx5_1 --ib-port 2 --peer-ib-port 3 --unified --workload increment --num-messages 0x200 --payload-size=200 \
              --page-size 512 --num-pages 64 --timeout 7 --no-verify --programs p --bridge-netns n \
-             --emulator-netns m --json - --bridge-ip 127.0.0.3 --emulator-ip 127.0.0.4 --control-port 8194 --personality lenient --histogram --rtt-csv d --verbose")
+             --emulator-netns m --json - --bridge-ip 127.0.0.3 --emulator-ip 127.0.0.4 --control-port 8194 --personality lenient --immediate hsb-2510 --histogram --rtt-csv d --verbose")
             .unwrap();
         let expected = Options {
             backend: Backend::Device("mlx5_0".into()),
@@ -512,6 +557,7 @@ mod tests {
             programs: Some(PathBuf::from("p")),
             control_port: 8194,
             personality: Personality::Lenient,
+            immediate: Some(Immediate::Hsb2510),
             start: false,
             histogram: true,
             rtt_csv: Some(PathBuf::from("d")),
@@ -563,6 +609,8 @@ mod tests {
             ("--num-messages 0", "at least 1"),
             ("--num-pages 100", "no power of two"),
             ("--num-pages 0", "no power of two"),
+            ("--immediate hsb-2510 --num-pages 512", "has room for 256"),
+            ("--immediate 2510", "take hsb or hsb-2510"),
             ("--payload-size 361", "make 448"),
             ("--page-size 200", "multiple of 128"),
             ("--page-size 0", "multiple of 128"),

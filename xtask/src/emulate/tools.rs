@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use super::handshake::BridgeEnd;
 use super::link::{self, End, Link, Peer};
-use super::options::{Mode, Options, Workload};
+use super::options::{Immediate, Mode, Options, Workload};
 use crate::{build, cargo};
 
 /// Where the programs are.
@@ -72,6 +72,9 @@ impl SurfaceCode {
 /// is counted as late beside the losses.
 const LOSSY_RESPONSE_MS: &str = "2000";
 
+/// The last version of the HSB IP with the older immediate; it has the newer registers, which take more than 4 pages.
+const OLDER_IP: &str = "0x2602";
+
 pub(super) fn emulator(options: &Options, link: &Link, end: &End, report: &Path) -> Vec<OsString> {
     let mut args = Args(end.arguments());
     args.value("--port", options.control_port.to_string())
@@ -80,6 +83,9 @@ pub(super) fn emulator(options: &Options, link: &Link, end: &End, report: &Path)
         .value("--personality", options.personality.name())
         .value("--json", report)
         .flag("--forward", options.mode == Mode::Forward);
+    if options.immediate == Some(Immediate::Hsb2510) {
+        args.value("--hsb-ip-version", OLDER_IP);
+    }
     if let Some(faults) = options.faults {
         args.value("--drop-rate", faults.drop_rate.to_string())
             .value("--seed", faults.seed.to_string())
@@ -108,6 +114,9 @@ pub(super) fn bridge(
         .flag("--forward", options.mode == Mode::Forward);
     if decodes {
         args.value("--dem", &code.dem);
+    }
+    if let Some(immediate) = options.immediate {
+        args.value("--immediate", immediate.name());
     }
     if let Some(faults) = options.faults {
         // The sides must not drop in step.
@@ -278,6 +287,15 @@ mod tests {
         let emulator = line(&emulator(&options, &link(), &End::soft([127, 0, 0, 2].into()), Path::new("r")));
         let end = "--forward --drop-rate 0.02 --seed 18446744073709551615 --response-timeout-ms 2000";
         assert!(emulator.ends_with(end), "{emulator}");
+    }
+
+    #[test]
+    fn an_older_fpga_is_older_at_both_ends() {
+        let options = Options { immediate: Some(Immediate::Hsb2510), ..Options::default() };
+        let bridge = line(&bridge(&options, &link(), &code(), 1, Path::new("r")));
+        assert!(bridge.ends_with("--dem d --immediate hsb-2510"), "{bridge}");
+        let emulator = line(&emulator(&options, &link(), &End::soft([127, 0, 0, 2].into()), Path::new("r")));
+        assert!(emulator.ends_with("--hsb-ip-version 0x2602"), "{emulator}");
     }
 
     #[test]

@@ -27,7 +27,7 @@ code: 0 all right, 1 not, 2 bad options. See docs/hardware.md.
                           root, --bridge-ip, and --emulator-ip where there is no FPGA
   --build                 build the programs first, which is done anyway unless --programs names built ones
   --unified, --forward, --workload NAME, --num-messages N, --payload-size BYTES, --page-size BYTES, --num-pages N,
-  --timeout SECONDS, --no-verify, --histogram, --rtt-csv DIR, --json FILE|-, --programs DIR, --verbose
+  --immediate FORMAT, --timeout SECONDS, --no-verify, --histogram, --rtt-csv DIR, --json FILE|-, --programs DIR, --verbose
                           as of `cargo xtask emulate`
   --help
 ";
