@@ -95,17 +95,18 @@ fn steps() -> Result<Vec<Step>> {
     }
     let lossy = ["--workload", "increment", "--drop-rate", "0.02", "--seed", "7"];
     steps.push(slow("emulate with losses: must fail", What::Fails(emulate(&lossy)?, "RESULT: FAIL (lost ")));
-    steps.push(slow("libibverbs, without a device", What::Tests(verbs())));
+    steps.push(slow("libibverbs, without a device", for_devices(verbs())));
     steps.push(slow("an installed tree", What::Tests(ignored("xtask", "install"))));
-    steps.push(slow("RDMA devices, in a virtual machine", What::Tests(ourselves(&["vm-test"])?)));
+    steps.push(slow("RDMA devices, in a virtual machine", for_devices(ourselves(&["vm-test"])?)));
     Ok(steps)
 }
 
-const EMULATIONS: [(&str, &[&str]); 4] = [
+const EMULATIONS: [(&str, &[&str]); 5] = [
     ("emulate", &[]),
     ("emulate --unified", &["--unified"]),
     ("emulate --forward", &["--forward"]),
     ("emulate --personality lenient", &["--personality", "lenient"]),
+    ("emulate --immediate hsb-2510", &["--immediate", "hsb-2510"]),
 ];
 
 fn formatting() -> What {
@@ -133,6 +134,14 @@ fn tests() -> Command {
         return cargo::command(["nextest", "run", "--no-fail-fast"]);
     }
     cargo::command(["test", "--lib", "--bins", "--tests", "--no-fail-fast", "--quiet"])
+}
+
+/// Tests that need what some machines cannot have.
+fn for_devices(tests: Command) -> What {
+    match setup::lacking_for_verbs().as_slice() {
+        [] => What::Tests(tests),
+        _ => What::Missing("what builds for RDMA devices is not here; `cargo xtask setup` says what"),
+    }
 }
 
 /// The unit tests of what speaks to libibverbs; those that need a device are for `vm-test`.
