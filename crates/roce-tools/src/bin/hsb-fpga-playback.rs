@@ -137,7 +137,7 @@ fn run(options: Options) -> Result<bool, Error> {
     }
     let output = Output::new(options.json);
     if options.histogram {
-        output.say(report.rtt_histogram.for_people().trim_end());
+        output.say(report.rtt_histogram.text.trim_end());
     }
     output.say(&report.for_people());
     output.report(&report)?;

@@ -96,6 +96,8 @@ pub struct Histogram {
     pub counts: Vec<u64>,
     /// Round trips beyond the last bin.
     pub beyond: u64,
+    /// For people, a line for each bin: where it begins in microseconds, its count, and a bar.
+    pub text: String,
 }
 
 impl Histogram {
@@ -108,11 +110,12 @@ impl Histogram {
         let bin_of = |took: u64| (took - from_ns) / bin_ns;
         let beyond = sorted.iter().filter(|&&took| bin_of(took) >= bins).count() as u64;
         let in_bin = |bin| sorted.iter().filter(|&&took| bin_of(took) == bin).count() as u64;
-        Self { from_ns, bin_ns, counts: (0..bins).map(in_bin).collect(), beyond }
+        let bare =
+            Self { from_ns, bin_ns, counts: (0..bins).map(in_bin).collect(), beyond, text: String::new() };
+        Self { text: bare.for_people(), ..bare }
     }
 
-    /// A line for each bin: where it begins in microseconds, a bar, and its count.
-    pub fn for_people(&self) -> String {
+    fn for_people(&self) -> String {
         let most = self.counts.iter().copied().max().unwrap_or(0).max(self.beyond).max(1);
         let mut text = String::new();
         let mut line = |edge: String, count: u64| {
@@ -185,7 +188,7 @@ mod tests {
         let histogram = Histogram::of(&sorted);
         assert_eq!((histogram.from_ns, histogram.bin_ns, histogram.beyond), (4_000, 50, 1));
         assert_eq!((histogram.counts[0], histogram.counts[18]), (150, 49));
-        let text = histogram.for_people();
+        let text = histogram.text;
         assert!(text.starts_with(&format!("         4.000 us      150  {}\n", "#".repeat(40))), "{text}");
         assert!(text.ends_with("4.950 or more us        1  #\n"), "{text}");
     }

@@ -10,12 +10,12 @@ use roce_ring::{Geometry, MemoryOptions, Ring};
 use roce_transport::Backoff;
 use roce_verbs::{RawEnd, VerbsConfig, VerbsDevice, VerbsError, VerbsQp};
 
-use super::between_threads;
+use super::{UnderWay, between_threads, wait};
 use crate::Error;
 use crate::perf::meter::{Meter, Sample};
 use crate::perf::place::Seats;
 use crate::perf::plan::Budget;
-use crate::perf::wire::{LOOK_EVERY, LOST_AFTER, Pacer, nanos};
+use crate::perf::wire::Pacer;
 
 /// Sends and receives that each end has room for; more than are ever under way.
 const DEPTH: u32 = 512;
@@ -108,41 +108,23 @@ fn ping(
     seats: &Seats,
     mut meter: Meter<'_>,
 ) -> io::Result<Sample> {
-    let mut sent_at = vec![Instant::now(); depth];
-    let (mut sent, mut answered) = (0usize, 0usize);
+    let mut under_way = UnderWay::new(depth);
     let mut then = Instant::now();
     loop {
-        while sent - answered < depth {
+        while under_way.room() > 0 {
             then = pacer.wait(then);
-            sent_at[sent % depth] = then;
             end.send()?;
-            sent += 1;
+            under_way.send(1, then);
         }
-        let mut backoff = Backoff::new(seats.spin);
-        let mut polls = 0u32;
-        let came = loop {
-            let came = end.receive()? as usize;
-            polls += 1;
-            let is_over = polls.is_multiple_of(LOOK_EVERY) && then.elapsed() > LOST_AFTER;
-            if came > 0 || is_over {
-                break came;
-            }
-            backoff.idle();
-        };
-        let now = Instant::now();
-        let mut goes_on = true;
-        for n in answered..answered + came {
-            goes_on = meter.record(now, nanos(now - sent_at[n % depth]));
-        }
-        answered += came;
-        if came == 0 {
-            goes_on = meter.lose(now, (sent - answered) as u64);
-            answered = sent;
-        }
-        if !goes_on {
+        let mut came = 0;
+        wait(then, seats, || {
+            came = end.receive()? as usize;
+            Ok(came > 0)
+        })?;
+        then = Instant::now();
+        if !under_way.settle(came, then, &mut meter) {
             return Ok(meter.finish());
         }
-        then = now;
     }
 }
 

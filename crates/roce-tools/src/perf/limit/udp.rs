@@ -7,13 +7,13 @@ use std::time::Instant;
 
 use roce_transport::Backoff;
 
-use super::between_threads;
 use super::socket::{Address, Batch, Socket};
+use super::{UnderWay, between_threads, wait};
 use crate::Error;
 use crate::perf::meter::{Meter, Sample};
 use crate::perf::place::Seats;
 use crate::perf::plan::Budget;
-use crate::perf::wire::{LOOK_EVERY, LOST_AFTER, Pacer, nanos};
+use crate::perf::wire::{Pacer, nanos};
 
 /// Packets of one system call, as the transport's batches.
 const BATCH: usize = 16;
@@ -134,54 +134,24 @@ impl Exchange {
     fn pump(&self, ends: &Ends, depth: usize, seats: &Seats, mut meter: Meter<'_>) -> io::Result<Sample> {
         let mut requests = Batch::to(ends.to_service, BATCH, self.request_len);
         let mut incoming = Batch::incoming(BATCH);
-        let mut sent_at = vec![Instant::now(); depth];
-        let (mut sent, mut answered) = (0usize, 0usize);
+        let mut under_way = UnderWay::new(depth);
         loop {
-            while sent - answered < depth {
+            while under_way.room() > 0 {
                 let now = Instant::now();
-                let count = requests.send(&ends.caller, BATCH.min(depth - (sent - answered)))?;
-                (sent..sent + count).for_each(|n| sent_at[n % depth] = now);
-                sent += count;
+                let count = requests.send(&ends.caller, BATCH.min(under_way.room()))?;
+                under_way.send(count, now);
                 if count == 0 {
                     break;
                 }
             }
             let mut came = 0;
-            let oldest = sent_at[answered % depth];
-            wait(oldest, seats, || {
+            wait(under_way.oldest(), seats, || {
                 came = incoming.receive(&ends.caller)?;
                 Ok(came > 0)
             })?;
-            let now = Instant::now();
-            let mut goes_on = true;
-            for n in answered..answered + came {
-                goes_on = meter.record(now, nanos(now - sent_at[n % depth]));
-            }
-            answered += came;
-            if came == 0 {
-                goes_on = meter.lose(now, (sent - answered) as u64);
-                answered = sent;
-            }
-            if !goes_on {
+            if !under_way.settle(came, Instant::now(), &mut meter) {
                 return Ok(meter.finish());
             }
-        }
-    }
-}
-
-/// Polls until something is there, or it is lost.
-#[inline]
-fn wait(since: Instant, seats: &Seats, mut poll: impl FnMut() -> io::Result<bool>) -> io::Result<bool> {
-    let mut backoff = Backoff::new(seats.spin);
-    let mut polls = 0u32;
-    loop {
-        if poll()? {
-            return Ok(true);
-        }
-        backoff.idle();
-        polls += 1;
-        if polls.is_multiple_of(LOOK_EVERY) && since.elapsed() > LOST_AFTER {
-            return Ok(false);
         }
     }
 }
