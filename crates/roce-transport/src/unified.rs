@@ -16,7 +16,7 @@ use crate::tx::TxPath;
 /// thread and no flag in between.
 ///
 /// Dropping it gives the queue pair back. One thread may drive many: poll them in turn, and give the CPU away where it
-/// is not yours alone.
+/// is not yours alone. Each poll of an end that has nothing at hand asks its socket, also where many share one.
 ///
 /// ```no_run
 /// # use roce_transport::{Backoff, Error, SpinPolicy, Unified};
