@@ -119,7 +119,7 @@ impl<S: UcSend> TxPath<S> {
     #[inline]
     pub(crate) fn send(&mut self, slot: u32) -> Outcome<bool> {
         self.request.aim(slot);
-        if self.try_send()? { Ok(true) } else { self.once_there_is_room(Self::try_send) }
+        if self.try_send()? { Ok(true) } else { self.send_once_there_is_room() }
     }
 
     /// As [`send`](Self::send), but `false` where the queue stays full after what can leave has left.
@@ -145,12 +145,12 @@ impl<S: UcSend> TxPath<S> {
     }
 
     #[cold]
-    fn once_there_is_room(&mut self, attempt: impl Fn(&mut Self) -> Outcome<bool>) -> Outcome<bool> {
+    fn send_once_there_is_room(&mut self) -> Outcome<bool> {
         let mut backoff = Backoff::new(self.spin);
         while !self.shared.is_stopped() {
             self.flush()?;
             backoff.idle();
-            if attempt(self)? {
+            if self.try_send()? {
                 return Ok(true);
             }
         }
