@@ -79,7 +79,7 @@ const NEEDS: &[Need] = &[
     debian(
         "valgrind",
         Purpose::Testing,
-        "looks for leaks and bad accesses of the C libraries",
+        "looks for leaks and bad accesses, and counts instructions",
         Probe::Program("valgrind"),
     ),
     debian(

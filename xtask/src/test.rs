@@ -88,6 +88,7 @@ fn steps() -> Result<Vec<Step>> {
         slow("loom models", What::Tests(loom()?)),
         slow("fifty set-ups and closes under valgrind", What::Tests(ignored("roce-conformance", "soft"))),
         slow("the same from C", What::Tests(ignored("roce-capi", "valgrind"))),
+        slow("instructions per message", one(instructions())),
         slow("crates used from outside", one(ourselves(&["outside"])?)),
     ];
     for (name, flags) in EMULATIONS {
@@ -134,6 +135,11 @@ fn tests() -> Command {
         return cargo::command(["nextest", "run", "--no-fail-fast"]);
     }
     cargo::command(["test", "--lib", "--bins", "--tests", "--no-fail-fast", "--quiet"])
+}
+
+/// Against the counts that are kept.
+fn instructions() -> Command {
+    cargo::command(["bench", "--package", "roce-conformance", "--bench", "instructions", "--quiet"])
 }
 
 /// Tests that need what some machines cannot have.
