@@ -78,14 +78,6 @@ pub enum Error {
     /// The two ends did not meet.
     #[error(transparent)]
     Rendezvous(#[from] roce_rendezvous::Error),
-    /// Too many callers came at once.
-    #[error(
-        "a caller gave way to newer ones, {most} of which were in mid-exchange; does somebody call and say nothing?"
-    )]
-    GaveWay {
-        /// Exchanges at a time.
-        most: usize,
-    },
     /// The service ended, or let its caller go.
     #[error("the service at {service} is gone: {why}; start it if it is down, then reconnect")]
     ServiceGone {

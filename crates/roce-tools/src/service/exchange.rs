@@ -1,22 +1,18 @@
 //! The rendezvous with callers, side by side: one that stalls delays no other.
 
-use std::collections::VecDeque;
 use std::future::pending;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use roce_rendezvous::Peer as Offered;
 use roce_rendezvous::socket::{Arrival, Lease};
-use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
+use tokio::task::{JoinSet, spawn_blocking};
 
 use super::ServiceConfig;
 use super::peer::Prepared;
 use crate::Error;
 
-/// Exchanges that are under way at a time.
-const MOST: usize = 32;
-/// One that takes no longer does not give way.
-const GRACE: Duration = Duration::from_millis(500);
+/// Exchanges that are under way at a time. Further callers wait in the listener's queue.
+const MOST: usize = 64;
 
 /// A caller that is connected.
 pub(super) struct Met {
@@ -25,40 +21,25 @@ pub(super) struct Met {
     pub(super) lease: Option<Lease>,
 }
 
-/// Exchanges that are under way.
+/// Exchanges that are under way. One that stalls ends by the timeouts of the rendezvous.
 #[derive(Debug, Default)]
-pub(super) struct Exchanges {
-    tasks: JoinSet<Result<Met, Error>>,
-    /// When each began; the oldest first.
-    begun: VecDeque<(Instant, AbortHandle)>,
-}
+pub(super) struct Exchanges(JoinSet<Result<Met, Error>>);
 
 impl Exchanges {
-    /// Whether another one may begin: there are not too many, or the oldest has had its time.
-    pub(super) fn has_room(&mut self) -> bool {
-        self.begun.retain(|(_, exchange)| !exchange.is_finished());
-        let has_had_its_time = |(begun, _): &(Instant, _)| begun.elapsed() >= GRACE;
-        self.begun.len() < MOST || self.begun.front().is_some_and(has_had_its_time)
+    /// Whether another one may begin.
+    pub(super) fn has_room(&self) -> bool {
+        self.0.len() < MOST
     }
 
-    /// Begins one. If there are too many, the oldest gives way: most likely it stalls.
     pub(super) fn begin(&mut self, arrival: Arrival, config: &Arc<ServiceConfig>) {
-        if self.begun.len() >= MOST
-            && let Some((_, oldest)) = self.begun.pop_front()
-        {
-            oldest.abort();
-        }
-        let begun = self.tasks.spawn(exchange(arrival, Arc::clone(config)));
-        self.begun.push_back((Instant::now(), begun));
+        self.0.spawn(exchange(arrival, Arc::clone(config)));
     }
 
     /// Waits for the end of one, for ever where there is none. May be given up and awaited again.
     pub(super) async fn next(&mut self) -> Result<Met, Error> {
-        match self.tasks.join_next().await {
+        match self.0.join_next().await {
             None => pending().await,
-            Some(Ok(outcome)) => outcome,
-            Some(Err(error)) if error.is_cancelled() => Err(Error::GaveWay { most: MOST }),
-            Some(Err(_)) => Err(Error::Panicked),
+            Some(ended) => ended.unwrap_or(Err(Error::Panicked)),
         }
     }
 }

@@ -118,9 +118,8 @@ impl Service {
     pub async fn run(mut self, stop: &AtomicBool) -> u64 {
         let mut tick = interval(TICK);
         while !stop.load(Ordering::Relaxed) {
-            let has_room = self.exchanges.has_room();
             tokio::select! {
-                arrival = self.server.accept(), if has_room => self.welcome(arrival).await,
+                arrival = self.server.accept(), if self.exchanges.has_room() => self.welcome(arrival).await,
                 outcome = self.exchanges.next() => self.conclude(outcome),
                 _ = tick.tick() => self.tend(),
                 stream = accept(self.metrics.as_ref()) => {

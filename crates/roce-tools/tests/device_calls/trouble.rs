@@ -128,36 +128,50 @@ fn a_stranger_at_the_rendezvous_keeps_nobody_out() {
     service.wait_for_metric("roce_service_rendezvous_errors_total", 4);
 }
 
-/// Strangers that stall, each at one of the steps of an exchange, and more of them than are waited for at a time. One
-/// after the other they would keep a caller out for minutes.
+/// Exchanges that a service has under way at a time.
+const SIDE_BY_SIDE: usize = 64;
+
+fn strangers(service: &Service, times: usize, said: &str) -> Vec<TcpStream> {
+    let stranger = |_| {
+        let mut stream = TcpStream::connect(service.addr).expect("it listens");
+        stream.write_all(said.as_bytes()).expect("it reads");
+        stream
+    };
+    (0..times).map(stranger).collect()
+}
+
+/// Strangers that stall, each at one of the steps of an exchange. One after the other they would keep a caller out for
+/// minutes.
 #[test]
 fn strangers_that_stall_delay_nobody() {
-    const EACH: usize = 40;
-    const SIDE_BY_SIDE: usize = 32;
     let service = Service::start("--slots 64 --metrics 127.0.0.1:0");
     let before = Holdings::of(&service.program);
     let offer = format!("{{\"version\":1,\"qp\":99,\"rkey\":1,\"ip\":\"{}\",\"lease\":true}}\n", address());
-    let mut strangers = Vec::new();
-    for said in ["", "\0\0", &offer[..30], &offer] {
-        for _ in 0..EACH {
-            let mut stream = TcpStream::connect(service.addr).expect("it listens");
-            stream.write_all(said.as_bytes()).expect("it reads");
-            strangers.push(stream);
-        }
-    }
+    let said = ["", "\0\0", &offer[..30], &offer];
+    let stalled = said.map(|said| strangers(&service, SIDE_BY_SIDE / 4 - 1, said));
     let session = service.session(transceiver());
     assert_eq!(call(session.caller(), "echo", b"in").expect("answered"), b"in");
     session.leave();
-
-    let failed = "roce_service_rendezvous_errors_total";
-    let few = strangers.len() - SIDE_BY_SIDE;
-    wait_until("most have given way", || service.metric(failed) >= few as u64);
-    // One for whoever asks for the metrics.
-    let most = before.descriptors + SIDE_BY_SIDE + 1;
-    assert!(Holdings::of(&service.program).descriptors <= most);
-    drop(strangers);
+    drop(stalled);
     wait_until("all is given back", || Holdings::of(&service.program) == before);
     assert_eq!(service.metric("roce_service_peers_total"), 1);
+}
+
+#[test]
+fn a_flood_of_strangers_takes_only_so_much() {
+    let service = Service::start("--slots 64 --metrics 127.0.0.1:0");
+    let before = Holdings::of(&service.program);
+    let flood = strangers(&service, 3 * SIDE_BY_SIDE, "");
+    // One more for whoever asks for the metrics.
+    let most = before.descriptors + SIDE_BY_SIDE + 1;
+    let failed = "roce_service_rendezvous_errors_total";
+    wait_until("all have had their time", || {
+        let now = Holdings::of(&service.program).descriptors;
+        assert!(now <= most, "{now} descriptors, {most} at most");
+        service.metric(failed) == flood.len() as u64
+    });
+    let session = service.session(transceiver());
+    assert_eq!(call(session.caller(), "echo", b"in").expect("answered"), b"in");
 }
 
 /// Honest callers, more of them than are served side by side: the others wait for their turn.
