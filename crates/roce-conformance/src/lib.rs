@@ -74,6 +74,8 @@ macro_rules! for_every_link {
                 unified_send
                 unified_write
                 unified_serves_threads
+                unified_stages_sends
+                unified_stages_writes
                 threads_serve_unified
                 one_way_send
                 one_way_write

@@ -5,15 +5,18 @@ use std::thread;
 
 use roce_transport::{ConfigBuilder, Error, Mode, State, Transceiver, TxMode};
 
-use super::{Station, converse, join, peer_of, publish, slot_of, stations, take};
+use super::{
+    ANSWER, Station, ask, converse, join, peer_of, publish, read_frame, slot_of, stations, take, write_frame,
+};
 use crate::links::{Links, Side};
 use crate::wait::{wait_for, wait_until};
 
 const PAGES: u32 = 8;
+const FRAME_SIZE: u32 = 72;
 const COUNT: u64 = 300;
 
 fn shape(mode: Mode, tx_mode: TxMode) -> impl Fn(ConfigBuilder) -> ConfigBuilder {
-    move |config| config.num_pages(PAGES).page_size(128).frame_size(72).mode(mode).tx_mode(tx_mode)
+    move |config| config.num_pages(PAGES).page_size(128).frame_size(FRAME_SIZE).mode(mode).tx_mode(tx_mode)
 }
 
 pub(crate) fn threads_send<L: Links>(links: &L) {
@@ -58,6 +61,40 @@ pub(crate) fn unified_serves_threads<L: Links>(links: &L) {
     let (write, send) = (TxMode::WriteWithImm, TxMode::Send);
     converse(links, COUNT, shape(Mode::Threads, write), shape(Mode::Unified, send));
     converse(links, COUNT, shape(Mode::Threads, send), shape(Mode::Unified, write));
+}
+
+/// Requests a ring's worth at a time; the answers to those that are at hand leave together.
+fn unified_staged<L: Links>(links: &L, tx_mode: TxMode) {
+    let (a, b) = stations(links, shape(Mode::Unified, tx_mode), shape(Mode::Unified, tx_mode));
+    let (mut asking, mut serving) = (a.driver(), b.take_unified().expect("set up"));
+    let serve = || {
+        let mut staged = 0;
+        while staged < COUNT {
+            let slot = wait_for("a request", || serving.rx_poll().expect("open"));
+            assert_eq!(read_frame(serving.rx_slot(slot), FRAME_SIZE), staged);
+            write_frame(serving.tx_slot(slot), FRAME_SIZE, ANSWER + staged);
+            wait_until("room for the answer", || serving.tx_stage(slot).expect("open"));
+            staged += 1;
+            if !serving.rx_has_more() {
+                serving.tx_flush().expect("open");
+            }
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(serve);
+        ask(&mut asking, PAGES, COUNT, ANSWER);
+    });
+    assert_eq!((b.stats().received, b.stats().sent), (COUNT, COUNT));
+    a.close_well();
+    b.close_well();
+}
+
+pub(crate) fn unified_stages_sends<L: Links>(links: &L) {
+    unified_staged(links, TxMode::Send);
+}
+
+pub(crate) fn unified_stages_writes<L: Links>(links: &L) {
+    unified_staged(links, TxMode::WriteWithImm);
 }
 
 pub(crate) fn threads_serve_unified<L: Links>(links: &L) {
