@@ -47,7 +47,7 @@ pub enum ImmediateFormat {
     Hsb,
     /// Low 8 bits; the upper 24 are a PSN (HSB IP before 0x2603).
     Hsb2510,
-    /// Not looked at: the slot is that of the receive consumed, in strict order.
+    /// Not looked at: WRITEs are taken to go through the ring in strict order, from slot 0 on, and none to get lost.
     Ignore,
 }
 

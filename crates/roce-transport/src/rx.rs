@@ -69,6 +69,8 @@ pub(crate) struct RxPath<R, G = NoGate> {
     /// Whether the immediate of a WRITE names its slot, and where.
     names_slots: bool,
     slot_bits: u32,
+    /// Where the next WRITE lands whose immediate is not looked at.
+    unnamed: u32,
     overrun: OverrunPolicy,
     torn: TornFrames,
     frames: FrameJudge,
@@ -89,6 +91,7 @@ impl<R: UcRecv, G: Gate> RxPath<R, G> {
             geometry,
             names_slots: layout.is_some(),
             slot_bits: layout.map_or(0, |layout| layout.page(u32::MAX)),
+            unnamed: 0,
             overrun: config.overrun,
             torn: config.torn,
             frames,
@@ -192,7 +195,11 @@ impl<R: UcRecv, G: Gate> RxPath<R, G> {
         };
         let received = *received;
         let named = if self.names_slots { self.named_by(&received) } else { None };
-        let slot = named.unwrap_or(id);
+        let slot = match named {
+            Some(slot) => slot,
+            None if received.kind == RecvKind::WriteWithImm => self.next_unnamed(),
+            None => id,
+        };
         let torn = match (named, received.imm) {
             (Some(_), Some(imm)) => self.judge(slot, imm, received.lead),
             _ => {
@@ -217,6 +224,14 @@ impl<R: UcRecv, G: Gate> RxPath<R, G> {
                 self.overran(slot)
             }
         }
+    }
+
+    /// The slot of a WRITE whose immediate is not looked at. Not that of the receive that it consumed: receives are
+    /// posted again in the order in which slots were handed out.
+    fn next_unnamed(&mut self) -> u32 {
+        let slot = self.unnamed;
+        self.unnamed = slot.wrapping_add(1) % self.geometry.num_pages();
+        slot
     }
 
     /// Counts what is missing before the end of a frame, which has come, and tells whether it is torn.

@@ -397,6 +397,23 @@ fn the_slot_comes_from_where_the_format_says() {
 }
 
 #[test]
+fn unnamed_writes_go_round_the_ring_whatever_the_order_of_receives() {
+    let ignore = config(Mode::Unified).immediate(ImmediateFormat::Ignore);
+    let (t, link) = connected(build(ignore), Script::default());
+    let mut unified = t.take_unified().expect("connected");
+    let ends = t.take_ends().expect("once");
+    ends.tx.publish(0); // holds slot 0 back
+    link.script(|s| s.completions.extend((0..4).map(|id| write(id, 9))));
+    let slots: Vec<_> = (0..3).map(|_| unified.rx_poll().expect("open")).collect();
+    assert_eq!(slots, [Some(1), Some(2), Some(3)]);
+    // The second lap consumes the receives in the order in which they were posted again.
+    link.script(|s| s.completions.extend([1, 2, 3].map(|id| write(id, 9))));
+    let slots: Vec<_> = (0..3).map(|_| unified.rx_poll().expect("open")).collect();
+    assert_eq!(slots, [Some(1), Some(2), None], "slot 0, written again, is held back");
+    assert_eq!((t.stats().received, t.stats().overruns), (7, 1));
+}
+
+#[test]
 fn a_send_lands_in_the_receive_it_consumed() {
     let (t, link) = connected(build(config(Mode::Unified)), Script::default());
     let mut unified = t.take_unified().expect("connected");
