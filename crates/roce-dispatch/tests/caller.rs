@@ -573,6 +573,19 @@ fn a_handle_serves_several_threads() {
     assert!(matches!(lost, Err(CallError::Timeout { timeout: SHORT, .. })));
 }
 
+/// Calls that were forgotten before there was a handle, and are not answered.
+#[test]
+fn a_handle_without_a_free_slot_keeps_no_call_past_its_time() {
+    let (_service, caller) = caller(2);
+    for _ in 0..2 {
+        frame(&caller, &[]).dispatch_and_forget(LONG).expect("open");
+    }
+    let handle = caller.into_handle().expect("a thread");
+    let refused = handle.call(&ECHO, &[], &mut [], SHORT);
+    assert!(matches!(refused, Err(CallError::NoRoom { timeout: SHORT })), "{refused:?}");
+    assert_eq!(handle.stats().snapshot(), CallCounts { calls: 2, no_room: 1, ..CallCounts::default() });
+}
+
 #[test]
 fn a_handle_on_a_closed_link_says_so() {
     let (_wire, link) = link(geometry(4, 128, 64));

@@ -260,7 +260,8 @@ impl<'c, L: UnifiedLink> Running<'c, L> {
             }
             taken += 1;
         }
-        if !self.waiting.is_empty() {
+        let has_slots = caller.in_use() < caller.geometry.num_pages();
+        if !self.waiting.is_empty() || !has_slots && !self.desk.submitted.is_empty() {
             self.expire(caller);
         }
         taken
@@ -274,7 +275,7 @@ impl<'c, L: UnifiedLink> Running<'c, L> {
         }
     }
 
-    /// Fails the jobs whose time is over, those behind the one that has no room included.
+    /// Fails the jobs whose time is over, those behind the one that has no room or no slot included.
     #[cold]
     fn expire(&mut self, caller: &Caller<L>) {
         let now = Instant::now();
