@@ -184,7 +184,9 @@ impl ResultType {
             left: usize,
         ) -> Result<Vec<T>, CallError> {
             // One more than there are whole ones, where bytes would be left over: that is refused.
-            let mut values = vec![T::default(); count.unwrap_or(left.div_ceil(size_of::<T>()))];
+            let count = count.unwrap_or(left.div_ceil(size_of::<T>()));
+            check_left(count.saturating_mul(size_of::<T>()), left)?;
+            let mut values = vec![T::default(); count];
             answer.take_array(&mut values)?;
             Ok(values)
         }
@@ -195,7 +197,9 @@ impl ResultType {
             Kind::F32 => several(answer, self.count, left).map(Value::F32),
             Kind::F64 => several(answer, self.count, left).map(Value::F64),
             Kind::Bits => {
-                let mut bits = vec![false; self.count.unwrap_or(8 * left)];
+                let count = self.count.unwrap_or(8 * left);
+                check_left(count.div_ceil(8), left)?;
+                let mut bits = vec![false; count];
                 answer.take_bits(&mut bits)?;
                 Ok(Value::Bits(bits))
             }
@@ -214,6 +218,11 @@ impl ResultType {
         }
         Ok(values)
     }
+}
+
+/// Before there is memory for them.
+fn check_left(wanted: usize, left: usize) -> Result<(), CallError> {
+    if wanted <= left { Ok(()) } else { Err(CallError::Exhausted { wanted, left }) }
 }
 
 #[cfg(test)]

@@ -41,6 +41,9 @@ fn results_are_printed_by_type() {
     fails(&service, "nobody", "unknown function");
     fails(&service, "sum u8:1", "handler error 1");
     fails(&service, "echo u8:1 --result i32", "4 bytes of results were asked for, 1 are left");
+    for all in ["u8", "f64", "bits"].map(|kind| format!("{kind}x{}", usize::MAX)) {
+        fails(&service, &format!("echo u8:1 --result {all}"), "bytes of results were asked for, 1 are left");
+    }
     fails(&service, "--slots 16 echo", "slots");
 }
 
