@@ -152,10 +152,10 @@ pub enum Error {
     #[error("the transceiver's rings are in other hands")]
     Taken,
     /// A thread could not be started.
-    #[error("starting a thread of the bridge: {0}; are there too many, or is there too little memory?")]
+    #[error("starting a thread: {0}; are there too many, or is there too little memory?")]
     Thread(io::Error),
     /// A thread of ours panicked: a defect.
-    #[error("a thread of the bridge panicked; what it said stands above")]
+    #[error("a thread panicked; what it said stands above")]
     Panicked,
     /// Nothing came until the time was up.
     #[error("{0}")]

@@ -92,8 +92,9 @@ impl Session {
         Ok(())
     }
 
-    /// Has the service see to all calls before, and free what it has for this caller; and ends. That it could not be
-    /// told is no error: it then finds out by the lease, or in its own time.
+    /// Has the service see to all calls before, and free what it has for this caller; and ends. It waits 200 ms at most,
+    /// and not at all while every slot holds a call. That the service could not be told is no error: it then finds out
+    /// by the lease, or in its own time.
     pub fn leave(self) {
         const GOES: Function<'_> = Function::new(LEAVE);
         let told = self.caller.acquire(&GOES).and_then(|frame| frame.dispatch(FAREWELL)).and_then(|call| {

@@ -46,7 +46,8 @@ impl Exchanges {
 
 async fn exchange(arrival: Arrival, config: Arc<ServiceConfig>) -> Result<Met, Error> {
     let request = arrival.request().await?;
-    let prepared = match Prepared::new(&config) {
+    // To register memory takes a device its time, and to prepare a decoder for a large model too.
+    let prepared = match blocking(move || Prepared::new(&config)).await {
         Ok(prepared) => prepared,
         Err(error) => {
             request.refuse(format!("the service has no transceiver for it: {error}")).await;
@@ -56,10 +57,15 @@ async fn exchange(arrival: Arrival, config: Arc<ServiceConfig>) -> Result<Met, E
     let transceiver = prepared.transceiver();
     // An RDMA device may take a second to find the way to a peer.
     let connect = async move |offered: Offered| {
-        spawn_blocking(move || transceiver.connect(&offered.endpoint).map_err(Error::from))
-            .await
-            .unwrap_or(Err(Error::Panicked))
+        blocking(move || transceiver.connect(&offered.endpoint).map_err(Error::from)).await
     };
     let (offered, lease) = request.answer(&prepared.offer(), connect).await?;
     Ok(Met { prepared, offered, lease })
+}
+
+/// Off the thread that everybody shares.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    spawn_blocking(work).await.unwrap_or(Err(Error::Panicked))
 }

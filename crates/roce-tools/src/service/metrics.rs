@@ -70,6 +70,10 @@ impl Totals {
         for peer in peers {
             let counts = peer.counts();
             sums.add(&counts);
+            // Its successor may have the same name.
+            if peer.is_stopped() {
+                continue;
+            }
             // Writing to a string does not fail.
             let _ = writeln!(
                 each,

@@ -24,6 +24,7 @@ use std::time::Duration;
 use roce_rendezvous::socket::{Arrival, Server};
 use roce_transport::{Config, SpinPolicy};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 use tokio::time::{interval, sleep};
 use tracing::{info, warn};
 
@@ -40,6 +41,8 @@ pub const LEAVE: &str = "roce_service_leave";
 
 /// How often the callers are looked after.
 const TICK: Duration = Duration::from_millis(20);
+/// Questions for the metrics that are answered at a time.
+const MOST_QUESTIONS: usize = 16;
 /// A rest after a listener failed, which may pass.
 const REST: Duration = Duration::from_millis(200);
 
@@ -75,6 +78,8 @@ pub struct Service {
     /// Set up and never connected: it holds the device while there is no caller.
     first: Prepared,
     exchanges: Exchanges,
+    /// Questions for the metrics that are being answered.
+    questions: JoinSet<()>,
     peers: Vec<Peer>,
     totals: Totals,
 }
@@ -93,6 +98,7 @@ impl Service {
             server,
             metrics,
             exchanges: Exchanges::default(),
+            questions: JoinSet::new(),
             peers: Vec::new(),
             totals: Totals::default(),
         })
@@ -113,23 +119,28 @@ impl Service {
         self.first.offer().ip
     }
 
-    /// Serves until `stop` is set, and then says how many calls were answered. What befalls a caller is logged, and
-    /// concerns no other.
+    /// Serves until `stop` is set, waits for the functions that run then, and says how many calls were answered. What
+    /// befalls a caller is logged, and concerns no other.
     pub async fn run(mut self, stop: &AtomicBool) -> u64 {
         let mut tick = interval(TICK);
         while !stop.load(Ordering::Relaxed) {
+            let may_ask = self.questions.len() < MOST_QUESTIONS;
             tokio::select! {
                 arrival = self.server.accept(), if self.exchanges.has_room() => self.welcome(arrival).await,
                 outcome = self.exchanges.next() => self.conclude(outcome),
                 _ = tick.tick() => self.tend(),
-                stream = accept(self.metrics.as_ref()) => {
-                    tokio::spawn(metrics::respond(stream, self.totals.render(&self.peers)));
+                stream = accept(self.metrics.as_ref()), if may_ask => {
+                    self.questions.spawn(metrics::respond(stream, self.totals.render(&self.peers)));
                 }
+                Some(_) = self.questions.join_next() => {}
             }
         }
+        self.exchanges = Exchanges::default();
         self.peers.iter().for_each(Peer::stop);
-        for peer in self.peers.drain(..) {
-            self.totals.add(peer.join());
+        // Without a join, which would hold up the ends of the leases while a function runs.
+        while !self.peers.is_empty() {
+            tick.tick().await;
+            self.tend();
         }
         self.totals.answered()
     }
@@ -157,7 +168,7 @@ impl Service {
     fn begin(&mut self, met: Met) {
         let endpoint = met.offered.endpoint;
         // Its queue pair has a new owner, so the old one is gone.
-        self.peers.iter().filter(|p| p.endpoint() == endpoint).for_each(Peer::stop);
+        self.peers.iter().filter(|p| p.has_queue_pair_of(&endpoint)).for_each(Peer::stop);
         self.peers.iter_mut().for_each(Peer::look);
         let serving = self.peers.iter().filter(|p| !p.is_stopped());
         if serving.clone().count() >= self.config.max_peers

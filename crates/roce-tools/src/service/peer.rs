@@ -195,8 +195,9 @@ impl Peer {
         &self.run.name
     }
 
-    pub(super) fn endpoint(&self) -> PeerEndpoint {
-        self.endpoint
+    /// Whether it is the same queue pair, whose key may be another by now.
+    pub(super) fn has_queue_pair_of(&self, other: &PeerEndpoint) -> bool {
+        (self.endpoint.ip, self.endpoint.qpn) == (other.ip, other.qpn)
     }
 
     /// Notes whether it has been heard of since the last look.

@@ -224,6 +224,27 @@ fn one_caller_too_many_takes_the_place_of_the_most_silent() {
     assert!(sessions[1].service_end().is_some() && sessions[0].service_end().is_none());
 }
 
+/// The service still waits for a function; whoever is not served by that one need not.
+#[test]
+fn a_function_that_takes_its_time_keeps_nobody_from_learning_that_the_service_ends() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let go = dir.path().join("go");
+    let service = Service::with_plugin("--slots 64");
+    let idle = service.session(transceiver());
+    let slow = service.session(transceiver());
+    let path = go.to_str().expect("UTF-8").to_owned();
+    let cut_off =
+        thread::spawn(move || call_within(slow.caller(), "c_wait_for_file", path.as_bytes(), FOR_EVER));
+    wait_until("the slow function runs", || service.metric(REQUESTS) == 1);
+    service.program.signal(Signal::SIGTERM);
+    wait_until("the idle caller learns of it", || idle.service_end().is_some());
+    wait_until("the other one too", || cut_off.is_finished());
+    let cut_off = cut_off.join().expect("no panic");
+    assert!(matches!(cut_off, Err(CallError::Closed)), "{cut_off:?}");
+    fs::write(&go, []).expect("a file");
+    assert_eq!(service.program.ended().code, Some(0));
+}
+
 /// A handler that does not return must not keep the service from ending when asked twice.
 #[test]
 fn a_second_signal_ends_a_service_whose_function_hangs() {

@@ -1,7 +1,9 @@
 //! What is refused, and what is no request at all.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Shutdown, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, Shutdown, TcpStream, UdpSocket};
+use std::thread;
 
 use roce_dispatch::caller::{CallError, Caller};
 use roce_dispatch::rpc::Status;
@@ -174,28 +176,71 @@ fn a_flood_of_strangers_takes_only_so_much() {
     assert_eq!(call(session.caller(), "echo", b"in").expect("answered"), b"in");
 }
 
+/// A caller without a lease that has made its offer.
+fn offer_to(service: &Service, qp: u32, rkey: u32, ip: Ipv4Addr) -> TcpStream {
+    let mut stream = TcpStream::connect(service.addr).expect("it listens");
+    let offer = format!("{{\"version\":1,\"qp\":{qp},\"rkey\":{rkey},\"ip\":\"{ip}\"}}\n");
+    stream.write_all(offer.as_bytes()).expect("it reads");
+    stream
+}
+
+/// Takes the answer, and says that the caller is connected.
+fn conclude(mut stream: TcpStream) {
+    let mut answer = String::new();
+    BufReader::new(&mut stream).read_line(&mut answer).expect("it is not reset");
+    assert!(answer.starts_with("{\"version\":1,"), "{answer:?}");
+    stream.shutdown(Shutdown::Both).expect("it is open");
+}
+
 /// Honest callers, more of them than are served side by side: the others wait for their turn.
 #[test]
 fn a_crowd_of_callers_is_answered() {
     let service = Service::start("--slots 64 --max-peers 4 --metrics 127.0.0.1:0");
     let ip = address();
-    let mut callers: Vec<_> = (0..100)
-        .map(|n| {
-            let mut stream = TcpStream::connect(service.addr).expect("it listens");
-            let offer = format!("{{\"version\":1,\"qp\":{n},\"rkey\":1,\"ip\":\"{ip}\"}}\n");
-            stream.write_all(offer.as_bytes()).expect("it reads");
-            stream
-        })
-        .collect();
-    for stream in &mut callers {
-        let mut answer = String::new();
-        BufReader::new(&mut *stream).read_line(&mut answer).expect("it is not reset");
-        assert!(answer.starts_with("{\"version\":1,"), "{answer:?}");
-        // Which says that it is connected.
-        stream.shutdown(Shutdown::Both).expect("it is open");
-    }
+    let callers: Vec<_> = (0..100).map(|n| offer_to(&service, n, 1, ip)).collect();
+    callers.into_iter().for_each(conclude);
     service.wait_for_metric("roce_service_peers_total", 100);
     assert_eq!(service.metric("roce_service_rendezvous_errors_total"), 0);
+}
+
+/// The device gives a dead process's queue pair to the next one, with another key. Nothing else lets the old ones go.
+#[test]
+fn a_queue_pair_has_one_owner() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let go = dir.path().join("go");
+    let service = Service::with_plugin("--slots 64 --idle-timeout-ms 0");
+    let first = service.session(transceiver());
+    let ours = first.transceiver().endpoint().expect("connected");
+    let path = go.to_str().expect("UTF-8").to_owned();
+    let first = thread::spawn(move || call(first.caller(), "c_wait_for_file", path.as_bytes()));
+    wait_until("a function runs", || service.metric("roce_service_dispatch_total{event=\"requests\"}") == 1);
+
+    for total in 2..=4 {
+        conclude(offer_to(&service, ours.qpn.get(), ours.rkey.get() ^ total, ours.ip));
+        service.wait_for_metric("roce_service_peers_total", total.into());
+    }
+    // The first one's function still runs, so it is not over.
+    service.wait_for_metric("roce_service_peers", 2);
+    let label = format!("roce_service_peer_requests_total{{peer=\"{}:{:#x}\"}} ", ours.ip, ours.qpn.get());
+    let text = service.metrics();
+    assert_eq!(text.lines().filter(|line| line.starts_with(&label)).count(), 1, "{text}");
+    assert!(matches!(first.join().expect("no panic"), Err(CallError::Closed)));
+    fs::write(&go, []).expect("a file");
+    service.wait_for_metric("roce_service_peers", 1);
+}
+
+#[test]
+fn strangers_that_ask_for_metrics_and_stall_are_few_at_a_time() {
+    const SIDE_BY_SIDE: usize = 16;
+    let service = Service::start("--slots 64 --metrics 127.0.0.1:0");
+    let before = Holdings::of(&service.program);
+    let connect = |_| TcpStream::connect(service.metrics_addr()).expect("it listens");
+    let strangers: Vec<_> = (0..2 * SIDE_BY_SIDE).map(connect).collect();
+    // It came behind them all, and is answered.
+    assert_eq!(service.metric("roce_service_peers"), 0);
+    assert!(Holdings::of(&service.program).descriptors <= before.descriptors + SIDE_BY_SIDE);
+    drop(strangers);
+    wait_until("all is given back", || Holdings::of(&service.program) == before);
 }
 
 #[test]
