@@ -4,7 +4,11 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::{CEILING, Service, Tally, call, call_many, call_within, transceiver, wait_until};
+use roce_dispatch::caller::CallError;
+
+use crate::support::{
+    CEILING, INCREMENT, Service, Tally, call, call_many, call_within, transceiver, wait_until,
+};
 
 fn a_hundred_thousand_calls(options: &str, depth: usize) {
     let service = Service::start(&format!("--slots 64 {options}"));
@@ -70,6 +74,31 @@ fn lost_calls_time_out_and_no_other_is_wrong_in_ring_shape() {
 #[test]
 fn lost_calls_time_out_and_no_other_is_wrong_in_unified_shape() {
     losses("--dispatch unified --tx-mode send");
+}
+
+/// It comes while another call has its slot.
+#[test]
+fn a_late_answer_is_no_other_calls() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("go");
+    let service = Service::with_plugin("--slots 64 --dispatch unified");
+    let session = service.session(transceiver());
+    let caller = session.caller();
+    let path = file.to_str().expect("UTF-8").as_bytes();
+    let late = call_within(caller, "c_wait_for_file", path, Duration::from_millis(50));
+    assert!(matches!(late, Err(CallError::Timeout { .. })), "{late:?}");
+    let calls: Vec<_> = (0..64_u8)
+        .map(|n| {
+            let mut frame = caller.acquire(&INCREMENT).expect("a slot");
+            frame.put(&n).expect("room");
+            frame.dispatch(CEILING).expect("open")
+        })
+        .collect();
+    fs::write(&file, []).expect("a file");
+    for (n, call) in (0..).zip(calls) {
+        assert_eq!(call.wait().expect("answered").to_vec(), [n + 1]);
+    }
+    assert_eq!(caller.stats().snapshot().late, 1);
 }
 
 fn eight_callers(options: &str) {
