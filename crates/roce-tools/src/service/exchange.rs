@@ -46,8 +46,7 @@ impl Exchanges {
 
 async fn exchange(arrival: Arrival, config: Arc<ServiceConfig>) -> Result<Met, Error> {
     let request = arrival.request().await?;
-    // To register memory takes a device its time, and to prepare a decoder for a large model too.
-    let prepared = match blocking(move || Prepared::new(&config)).await {
+    let prepared = match Prepared::new(&config) {
         Ok(prepared) => prepared,
         Err(error) => {
             request.refuse(format!("the service has no transceiver for it: {error}")).await;
@@ -57,15 +56,10 @@ async fn exchange(arrival: Arrival, config: Arc<ServiceConfig>) -> Result<Met, E
     let transceiver = prepared.transceiver();
     // An RDMA device may take a second to find the way to a peer.
     let connect = async move |offered: Offered| {
-        blocking(move || transceiver.connect(&offered.endpoint).map_err(Error::from)).await
+        spawn_blocking(move || transceiver.connect(&offered.endpoint).map_err(Error::from))
+            .await
+            .unwrap_or(Err(Error::Panicked))
     };
     let (offered, lease) = request.answer(&prepared.offer(), connect).await?;
     Ok(Met { prepared, offered, lease })
-}
-
-/// Off the thread that everybody shares.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> Result<T, Error> {
-    spawn_blocking(work).await.unwrap_or(Err(Error::Panicked))
 }
