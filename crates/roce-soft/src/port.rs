@@ -90,8 +90,8 @@ impl Flows {
 }
 
 impl Port {
-    /// Batches that one poll takes at most, so that it ends under a flood.
-    const BATCHES_PER_POLL: usize = 4;
+    /// With so many packets a poll ends, whatever has come besides.
+    const PACKETS_PER_POLL: usize = 64;
 
     /// The socket of this process at `addr`, bound now if there is none yet.
     pub(crate) fn open(addr: SocketAddrV4) -> Result<Arc<Self>, SoftError> {
@@ -209,22 +209,20 @@ impl Port {
             Err(TryLockError::WouldBlock) => return Ok(false),
         };
         let RxSide { batch, flows, qps } = &mut *rx;
-        for round in 0..Self::BATCHES_PER_POLL {
-            let received = batch.receive(&self.socket)?;
-            if received == 0 {
-                return Ok(round > 0);
-            }
-            for datagram in batch.datagrams() {
+        let mut taken = 0;
+        while batch.receive(&self.socket)? > 0 {
+            for datagram in batch.packets() {
+                taken += 1;
                 self.counters.packets.add(1);
                 if let Err(reason) = self.take(flows, qps, &datagram) {
                     self.counters.drops.count(reason);
                 }
             }
-            if received < RecvBatch::CAPACITY {
+            if taken >= Self::PACKETS_PER_POLL || !batch.is_more_likely() {
                 break;
             }
         }
-        Ok(true)
+        Ok(taken > 0)
     }
 
     /// Hands a packet to its queue pair. The error is for packets that belong to none for sure.

@@ -35,7 +35,7 @@ fn packets_leave_with_identification_zero() {
     let mut seen = 0;
     wait_for("five packets", || {
         // Again and again, as a busy interface can overflow the capture.
-        a.stage(0, 600, Verb::Send { imm: None });
+        a.stage(0, 200, Verb::Send { imm: None });
         a.flush();
         let mut frame = [0; 4096];
         while let Ok(len) = capture.read(&mut frame) {

@@ -17,6 +17,9 @@ const RECV_BUFFER: c_int = 4 << 20;
 /// The most packets in one system call.
 const SEND_BATCH: usize = 32;
 
+/// The most bytes in one datagram that the kernel takes for many.
+const RUN_BYTES: usize = 65_000;
+
 /// Where packets go.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer {
@@ -41,9 +44,14 @@ impl Peer {
 /// It stays unconnected with path MTU discovery set to PROBE: then Linux sends DF and the IP identification 0,
 /// which the ICRC covers, and the interface's MTU is the only limit. With DO the limit would be the path's MTU,
 /// which anybody can lower by a forged ICMP message.
+///
+/// On loopback, runs of packets of one length pass the kernel as one datagram, and leave it as one where the receiver
+/// can take them apart: see [`Run`]. Nobody there sees an IP identification, which the ICRC covers and which would run
+/// from packet to packet on any other network.
 #[derive(Debug)]
 pub(crate) struct Socket {
     inner: socket2::Socket,
+    sends_runs: bool,
 }
 
 impl Socket {
@@ -52,12 +60,17 @@ impl Socket {
         let inner = socket2::Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))
             .map_err(|e| ("socket(SOCK_DGRAM)", e))?;
         inner.set_nonblocking(true).map_err(|e| ("fcntl(O_NONBLOCK)", e))?;
-        let socket = Self { inner };
+        let mut socket = Self { inner, sends_runs: false };
         socket
             .set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
             .map_err(|e| ("setsockopt(IP_MTU_DISCOVER)", e))?;
-        // As NICs send it; the ICRC protects what a UDP checksum would.
-        socket.set(libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).map_err(|e| ("setsockopt(SO_NO_CHECK)", e))?;
+        if addr.ip().is_loopback() {
+            // Linux 4.18 and later. Such datagrams have checksums, which nobody computes on loopback.
+            socket.sends_runs = socket.set(libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
+        } else {
+            // As NICs send it; the ICRC protects what a UDP checksum would.
+            socket.set(libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).map_err(|e| ("setsockopt(SO_NO_CHECK)", e))?;
+        }
         // With privilege beyond the system's limit, else up to it.
         socket
             .set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECV_BUFFER)
@@ -88,28 +101,53 @@ impl Socket {
     pub(crate) fn send_many<'a>(
         &self,
         to: &Peer,
-        packets: impl Iterator<Item = &'a [u8]>,
+        packets: impl Iterator<Item = &'a [u8]> + Clone,
     ) -> io::Result<usize> {
         let mut vectors: [MaybeUninit<libc::iovec>; SEND_BATCH] =
             [const { MaybeUninit::uninit() }; SEND_BATCH];
         let mut headers: [MaybeUninit<libc::mmsghdr>; SEND_BATCH] =
             [const { MaybeUninit::uninit() }; SEND_BATCH];
+        let mut runs = [const { Run::EMPTY }; SEND_BATCH];
         let mut count = 0;
-        for (packet, (vector, header)) in packets.zip(vectors.iter_mut().zip(&mut headers)) {
+        for (packet, vector) in packets.clone().zip(&mut vectors) {
             let vector = vector
                 .write(libc::iovec { iov_base: packet.as_ptr().cast_mut().cast(), iov_len: packet.len() });
+            if self.sends_runs && count > 0 && runs[count - 1].takes(packet.len()) {
+                continue;
+            }
+            runs[count] = Run::of(packet.len());
             // SAFETY: all-zero bytes are a value of this C structure.
-            let header = header.write(unsafe { std::mem::zeroed() });
+            let header = headers[count].write(unsafe { std::mem::zeroed() });
             header.msg_hdr.msg_name = (&raw const to.raw).cast_mut().cast();
             header.msg_hdr.msg_namelen = ADDRESS_LEN;
             header.msg_hdr.msg_iov = vector;
-            header.msg_hdr.msg_iovlen = 1;
             count += 1;
         }
-        // SAFETY: the first `count` headers were written, and lead to packets, an address and vectors that live
-        // until the call returns; the kernel only reads what they lead to.
-        let sent = unsafe { libc::sendmmsg(self.fd(), headers.as_mut_ptr().cast(), count, 0) };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+        for (header, run) in headers.iter_mut().zip(&mut runs[..count]) {
+            // SAFETY: the first `count` headers were written.
+            run.describe(unsafe { &mut header.assume_init_mut().msg_hdr });
+        }
+        // SAFETY: the first `count` headers were written, and lead to packets, an address, vectors and control messages
+        // that live until the call returns; the kernel only reads what they lead to.
+        let sent = unsafe { libc::sendmmsg(self.fd(), headers.as_mut_ptr().cast(), count as u32, 0) };
+        match usize::try_from(sent) {
+            Ok(sent) => Ok(runs[..sent].iter().map(|run| run.packets).sum()),
+            Err(_) if runs[0].packets > 1 => self.send_first(to, packets),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// What keeps a run from leaving need not keep its packets.
+    #[cold]
+    fn send_first<'a>(&self, to: &Peer, mut packets: impl Iterator<Item = &'a [u8]>) -> io::Result<usize> {
+        packets.next().map_or(Ok(0), |packet| self.send(to, packet).map(|()| 1))
+    }
+
+    /// Asks for runs to be received as one, with the length of their packets in a control message. Whether they will be:
+    /// on loopback alone, and on Linux 5.0 and later.
+    #[cold]
+    pub(super) fn receive_runs(&self) -> bool {
+        self.sends_runs && self.set(libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
     }
 
     /// Packets that the kernel dropped because the receive buffer was full.
@@ -122,6 +160,16 @@ impl Socket {
             libc::getsockopt(self.fd(), libc::SOL_SOCKET, SO_MEMINFO, info.as_mut_ptr().cast(), &raw mut len)
         };
         if result == 0 { info[FIELDS - 1].into() } else { 0 }
+    }
+
+    #[cfg(test)]
+    pub(super) fn local_addr(&self) -> Option<SocketAddrV4> {
+        self.inner.local_addr().ok()?.as_socket_ipv4()
+    }
+
+    #[cfg(test)]
+    pub(super) fn sends_runs(&self) -> bool {
+        self.sends_runs
     }
 
     #[inline]
@@ -142,3 +190,65 @@ pub(super) const ADDRESS_LEN: socklen_t = size_of::<libc::sockaddr_in>() as sock
 
 /// `asm-generic/socket.h`; the libc crate has the indices and not the option.
 const SO_MEMINFO: c_int = 55;
+
+/// Packets of one length behind one another, the last of which may be shorter.
+#[derive(Debug)]
+struct Run {
+    packet_len: usize,
+    packets: usize,
+    last_len: usize,
+    control: SegmentLen,
+}
+
+impl Run {
+    const EMPTY: Self = Self { packet_len: 0, packets: 0, last_len: 0, control: SegmentLen::EMPTY };
+
+    fn of(packet_len: usize) -> Self {
+        Self { packet_len, packets: 1, last_len: packet_len, control: SegmentLen::EMPTY }
+    }
+
+    /// Appends a packet if it can be of this run.
+    fn takes(&mut self, len: usize) -> bool {
+        let takes = self.last_len == self.packet_len
+            && len <= self.packet_len
+            && (self.packets + 1) * self.packet_len <= RUN_BYTES;
+        if takes {
+            self.packets += 1;
+            self.last_len = len;
+        }
+        takes
+    }
+
+    /// Completes the header of its datagram.
+    fn describe(&mut self, header: &mut libc::msghdr) {
+        header.msg_iovlen = self.packets as _;
+        if self.packets > 1 {
+            self.control = SegmentLen::new(self.packet_len as u16);
+            header.msg_control = (&raw mut self.control).cast();
+            header.msg_controllen = SegmentLen::LEN as _;
+        }
+    }
+}
+
+/// The control message that tells where the kernel is to cut.
+#[derive(Debug)]
+#[repr(C)]
+struct SegmentLen {
+    header: libc::cmsghdr,
+    len: u16,
+    _pad: [u16; 3],
+}
+
+impl SegmentLen {
+    const LEN: usize = size_of::<libc::cmsghdr>() + size_of::<u16>();
+    const EMPTY: Self = Self::new(0);
+
+    const fn new(len: u16) -> Self {
+        let header = libc::cmsghdr {
+            cmsg_len: Self::LEN as _,
+            cmsg_level: libc::SOL_UDP,
+            cmsg_type: libc::UDP_SEGMENT,
+        };
+        Self { header, len, _pad: [0; 3] }
+    }
+}

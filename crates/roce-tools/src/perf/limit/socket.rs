@@ -42,7 +42,9 @@ impl Socket {
         let socket = Self { inner: UdpSocket::bind(address)? };
         socket.inner.set_nonblocking(true)?;
         socket.set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
-        socket.set(libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)?;
+        if !address.ip().is_loopback() {
+            socket.set(libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)?;
+        }
         socket
             .set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECV_BUFFER)
             .or_else(|_| socket.set(libc::SOL_SOCKET, libc::SO_RCVBUF, RECV_BUFFER))?;
