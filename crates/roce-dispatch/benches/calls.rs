@@ -17,6 +17,8 @@ use roce_transport::{Config, Mode, SpinPolicy, Transceiver, TxMode};
 
 const INCREMENT: Function<'_> = Function::new("rpc_increment");
 const DEPTHS: [usize; 4] = [1, 4, 16, 64];
+/// Answers to calls that came together leave together.
+const ANSWERS_PER_FLUSH: u32 = 16;
 /// Calls per sample's iteration.
 const CALLS: u32 = 1000;
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -56,7 +58,7 @@ fn call(caller: &Caller, depth: usize) {
         while made < CALLS && pending.len() < depth {
             let mut frame = caller.acquire(&INCREMENT).expect("a slot");
             frame.put(&[1_u8; 8]).expect("room");
-            pending.push(frame.dispatch(TIMEOUT).expect("open"));
+            pending.push(frame.stage(TIMEOUT).expect("open"));
             made += 1;
         }
         let Some((_, answer)) = caller.wait_any(&mut pending) else { return };
@@ -73,7 +75,8 @@ fn main() {
     far.connect(&peer_of(ends.0)).expect("connect");
     let caller = Caller::new(near.take_unified().expect("once")).expect("frames hold a header");
     let link = far.take_unified().expect("once");
-    let mut service = UnifiedLoop::new(link, table()).expect("frames hold a header");
+    let mut service =
+        UnifiedLoop::new(link, table()).expect("frames hold a header").answers_per_flush(ANSWERS_PER_FLUSH);
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     let serving = thread::spawn(move || service.run(&stopped, SpinPolicy::default()));

@@ -244,13 +244,17 @@ impl<L: UnifiedLink> Calls<L> {
         self.link.tx_flush().map_err(CallError::link)
     }
 
-    /// Takes one message from the link, if there is one, and looks at the clock now and then.
+    /// Takes one message from the link, if there is one, and looks at the clock now and then. What is staged waits for
+    /// messages at hand, whose answers may make room for more calls.
     pub(super) fn poll(&mut self) -> Result<bool, CallError> {
-        if self.staged {
+        if self.staged && !self.link.rx_has_more() {
             self.flush()?;
         }
         self.move_out();
         let arrived = self.link.rx_poll().map_err(CallError::link)?;
+        if self.staged && arrived.is_none() {
+            self.flush()?;
+        }
         if let Some(rx) = arrived {
             self.accept(rx);
         }

@@ -173,7 +173,8 @@ impl<L: UnifiedLink> Caller<L> {
         Ok(messages)
     }
 
-    /// Sends the requests that are [staged](Frame::stage). A poll or a wait does it too.
+    /// Sends the requests that are [staged](Frame::stage). A poll or a wait does it too, once it has taken the messages at
+    /// hand.
     ///
     /// # Errors
     /// The link's.
