@@ -285,6 +285,27 @@ fn staged_calls_leave_with_the_next_flush_poll_or_wait() {
 }
 
 #[test]
+fn staged_calls_wait_for_the_answers_at_hand() {
+    let (mut wire, queue, log) = queue();
+    let caller = Caller::new(queue).expect("a frame holds a header");
+    let first = [stage(&caller), stage(&caller), stage(&caller)];
+    caller.flush().expect("open");
+    serve_some(&mut wire, 3);
+    let mut pending: Vec<_> = first.into_iter().collect();
+    let mut staged = Vec::new();
+    for _ in 0..3 {
+        let (_, answer) = caller.wait_any(&mut pending).expect("pending");
+        drop(answer.expect("answered"));
+        staged.push(stage(&caller));
+    }
+    assert_eq!(log.now().left, [3], "none has left while answers were at hand");
+    caller.poll().expect("open");
+    assert_eq!(log.now().left, [3, 3], "and then all together");
+    serve_some(&mut wire, 3);
+    staged.into_iter().for_each(|call| drop(call.wait().expect("answered")));
+}
+
+#[test]
 fn a_call_for_which_the_link_has_no_room_fails_in_time_and_is_not_sent() {
     const SHORT: Duration = Duration::from_millis(5);
     let (mut wire, queue, log) = queue();

@@ -23,7 +23,7 @@ use crate::iface::Link;
 use crate::pcap::Pcap;
 use crate::qp::{Completion, IdPolicy, Responder};
 use crate::table::{Numbered, QpTable};
-use crate::udp::{Datagram, Peer, RecvBatch, Socket};
+use crate::udp::{Peer, RecvBatch, RecvPacket, Socket};
 use crate::wire::icrc::Icrc;
 use crate::wire::{Flow, Packet, ParseError};
 
@@ -211,11 +211,13 @@ impl Port {
         let RxSide { batch, flows, qps } = &mut *rx;
         let mut taken = 0;
         while batch.receive(&self.socket)? > 0 {
-            for datagram in batch.packets() {
-                taken += 1;
-                self.counters.packets.add(1);
-                if let Err(reason) = self.take(flows, qps, &datagram) {
-                    self.counters.drops.count(reason);
+            for packets in batch.datagrams() {
+                for packet in packets {
+                    taken += 1;
+                    self.counters.packets.add(1);
+                    if let Err(reason) = self.take(flows, qps, &packet) {
+                        self.counters.drops.count(reason);
+                    }
                 }
             }
             if taken >= Self::PACKETS_PER_POLL || !batch.is_more_likely() {
@@ -231,7 +233,7 @@ impl Port {
         &self,
         flows: &mut Flows,
         qps: &mut QpTable<Box<RxQp>>,
-        &Datagram { source, bytes, cut }: &Datagram<'_>,
+        &RecvPacket { source, bytes, cut }: &RecvPacket<'_>,
     ) -> Result<(), DropReason> {
         let flow = Flow { src: source, dst: self.addr };
         let ip_id = flows.icrc(&flow, bytes.len()).verify(bytes);

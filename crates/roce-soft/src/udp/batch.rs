@@ -50,7 +50,7 @@ enum Runs {
 
 /// A packet, from a datagram of its own or from a run.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Datagram<'a> {
+pub(crate) struct RecvPacket<'a> {
     pub(crate) source: SocketAddrV4,
     pub(crate) bytes: &'a [u8],
     /// It was longer than any packet of RoCE, and `bytes` is only its beginning.
@@ -194,33 +194,32 @@ impl RecvBatch {
         usize::try_from(received).or_else(|_| none_or_error())
     }
 
-    /// The packets of the last batch.
+    /// The packets of the last batch, by the datagrams that they came with.
     #[inline]
-    pub(crate) fn packets(&self) -> impl Iterator<Item = Datagram<'_>> {
-        (0..self.received).flat_map(|i| self.packets_of(i))
+    pub(crate) fn datagrams(&self) -> impl Iterator<Item = impl Iterator<Item = RecvPacket<'_>>> {
+        (0..self.received).map(|i| self.packets_of(i))
     }
 
     /// Those of one datagram. `i` is below `received`.
     #[inline]
-    fn packets_of(&self, i: usize) -> impl Iterator<Item = Datagram<'_>> {
+    fn packets_of(&self, i: usize) -> impl Iterator<Item = RecvPacket<'_>> {
         let at = self.buffers.as_ptr();
         // SAFETY: `at` leads to a whole Buffers that this value owns; the kernel is done with it, and i is below
         // DATAGRAMS. Only plain values are copied out.
         let (len, source) = unsafe { ((*at).headers[i].msg_len as usize, (*at).sources[i]) };
-        let (packet_len, room) = match self.packet_len {
-            0 => (len.max(1), PACKET_LEN),
-            packet_len => (packet_len, PACKET_LEN * DATAGRAMS),
+        let (packet_len, count, room) = match self.packet_len {
+            0 => (len, 1, PACKET_LEN),
+            packet_len => (packet_len, len.div_ceil(packet_len).max(1), PACKET_LEN * DATAGRAMS),
         };
         // SAFETY: the kernel wrote `len` bytes, at most `room` from that buffer on, and nobody writes them again before
         // the next `receive`, which takes this value by &mut.
         let bytes = unsafe { std::slice::from_raw_parts((&raw const (*at).bytes[i]).cast(), len.min(room)) };
         let ip = Ipv4Addr::from(source.sin_addr.s_addr.to_ne_bytes());
         let source = SocketAddrV4::new(ip, u16::from_be(source.sin_port));
-        let count = len.div_ceil(packet_len).max(1);
         (0..count).map(move |k| {
             let (start, end) = (k * packet_len, len.min((k + 1) * packet_len));
             let cut = end - start > PACKET_LEN;
-            Datagram { source, bytes: &bytes[start..end.min(start + PACKET_LEN)], cut }
+            RecvPacket { source, bytes: &bytes[start..end.min(start + PACKET_LEN)], cut }
         })
     }
 }

@@ -3,7 +3,7 @@
 mod batch;
 mod socket;
 
-pub(crate) use batch::{Datagram, RecvBatch};
+pub(crate) use batch::{RecvBatch, RecvPacket};
 pub(crate) use socket::{Peer, Socket};
 
 #[cfg(test)]
@@ -47,7 +47,7 @@ mod tests {
         while received.len() < count {
             assert!(Instant::now() < deadline, "{} of {count} packets came", received.len());
             datagrams += batch.receive(socket).unwrap();
-            received.extend(batch.packets().map(|packet| (packet.bytes.to_vec(), packet.cut)));
+            received.extend(batch.datagrams().flatten().map(|packet| (packet.bytes.to_vec(), packet.cut)));
         }
         (received, datagrams)
     }
