@@ -2,7 +2,6 @@
 
 mod common;
 
-use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
@@ -45,17 +44,6 @@ struct Script {
     /// How many messages left with each flush.
     left: Vec<usize>,
 }
-
-#[derive(Debug, PartialEq, Eq)]
-struct LinkDown;
-
-impl fmt::Display for LinkDown {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("link down")
-    }
-}
-
-impl std::error::Error for LinkDown {}
 
 impl Queue {
     fn take_room(&self) -> bool {

@@ -12,12 +12,7 @@ use roce_dispatch::{DispatchError, FunctionTable, RawHandler};
 /// What a C author would write: adds one to each argument byte.
 unsafe extern "C" fn c_increment(rx_slot: *const c_void, tx_slot: *mut c_void, slot_size: usize) {
     // SAFETY: the dispatcher passes `slot_size` bytes at both, and nobody else uses them during the call.
-    let (rx, tx) = unsafe {
-        (
-            std::slice::from_raw_parts(rx_slot.cast::<u8>(), slot_size),
-            std::slice::from_raw_parts_mut(tx_slot.cast::<u8>(), slot_size),
-        )
-    };
+    let (rx, tx) = unsafe { slots(rx_slot, tx_slot, slot_size) };
     let request = Request::parse(rx).expect("the dispatcher checked it");
     let args = request.payload(rx).expect("the dispatcher checked it");
     let end = HEADER_LEN + args.len();

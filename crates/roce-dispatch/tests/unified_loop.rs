@@ -3,7 +3,6 @@
 mod common;
 
 use std::ffi::c_void;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -51,12 +50,7 @@ fn untidy(args: &[u8], result: &mut [u8]) -> Result<usize, HandlerError> {
 /// Checks its request as a C author might: no byte of an earlier one behind the arguments.
 unsafe extern "C" fn c_untidy(rx_slot: *const c_void, tx_slot: *mut c_void, slot_size: usize) {
     // SAFETY: the dispatcher passes `slot_size` bytes at both, and nobody else uses them during the call.
-    let (rx, tx) = unsafe {
-        (
-            std::slice::from_raw_parts(rx_slot.cast::<u8>(), slot_size),
-            std::slice::from_raw_parts_mut(tx_slot.cast::<u8>(), slot_size),
-        )
-    };
+    let (rx, tx) = unsafe { slots(rx_slot, tx_slot, slot_size) };
     let request = Request::parse(rx).expect("the dispatcher checked it");
     let args = request.payload(rx).expect("the dispatcher checked it");
     let end = HEADER_LEN + args.len();
@@ -113,17 +107,6 @@ fn ends_when_the_link_is_closed() {
 
 /// Fails on the second poll, as a link whose queue pair is in error.
 struct Broken(RingLink, u32);
-
-#[derive(Debug, PartialEq, Eq)]
-struct LinkDown;
-
-impl fmt::Display for LinkDown {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("link down")
-    }
-}
-
-impl std::error::Error for LinkDown {}
 
 impl UnifiedLink for Broken {
     type Error = LinkDown;

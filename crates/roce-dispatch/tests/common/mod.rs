@@ -2,6 +2,8 @@
 #![allow(dead_code, unreachable_pub)] // each test binary uses its part
 
 use std::convert::Infallible;
+use std::ffi::c_void;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -189,5 +191,35 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     while !holds() {
         assert!(Instant::now() < deadline, "timed out: {what}");
         std::thread::yield_now();
+    }
+}
+
+/// Why a link is of no more use.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LinkDown;
+
+impl fmt::Display for LinkDown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("link down")
+    }
+}
+
+impl std::error::Error for LinkDown {}
+
+/// The two slots that a C handler is given.
+///
+/// # Safety
+/// Both have `slot_size` bytes, which nobody else uses for as long as the slices live.
+pub unsafe fn slots<'a>(
+    rx_slot: *const c_void,
+    tx_slot: *mut c_void,
+    slot_size: usize,
+) -> (&'a [u8], &'a mut [u8]) {
+    // SAFETY: the caller promises it.
+    unsafe {
+        (
+            std::slice::from_raw_parts(rx_slot.cast(), slot_size),
+            std::slice::from_raw_parts_mut(tx_slot.cast(), slot_size),
+        )
     }
 }
