@@ -29,10 +29,9 @@ impl Ending {
         drop(self.told());
     }
 
-    /// Waits, and frees what is left.
+    /// Waits, and frees what is left; under the lock, so that of several that close all return when it is free.
     pub(crate) fn collect(&self) {
-        let left = self.told().replace(Vec::new());
-        drop(left);
+        *self.told() = Some(Vec::new());
     }
 
     fn told(&self) -> MutexGuard<'_, Option<Vec<Box<dyn Mover>>>> {

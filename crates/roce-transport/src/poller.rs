@@ -310,9 +310,14 @@ impl Rounds {
         let mut list = self.desk.read(self.members.is_empty());
         self.members.append(&mut list.joining);
         if list.is_over {
-            self.members.iter().filter(|m| !m.shared.is_stopped()).for_each(|m| m.fail(&Error::PollerGone));
+            self.abandon();
         }
         !(list.is_over && self.members.is_empty())
+    }
+
+    /// Tells those that nobody has stopped.
+    fn abandon(&self) {
+        self.members.iter().filter(|m| !m.shared.is_stopped()).for_each(|m| m.fail(&Error::PollerGone));
     }
 
     /// A step of each member. Whether one of them moved anything.
@@ -344,6 +349,8 @@ impl Drop for Rounds {
         let mut list = self.desk.lock();
         list.is_over = true;
         self.members.append(&mut list.joining);
+        // There are some only after a defect.
+        self.abandon();
     }
 }
 
@@ -356,16 +363,25 @@ mod tests {
     use super::*;
     use crate::error::Outcome;
 
-    /// Whether messages have landed, and how often it asked its wire.
+    /// Whether messages have landed, what goes wrong, how often it asked its wire, and whether it is gone.
     #[derive(Default)]
     struct Asker {
         has_landed: AtomicBool,
+        fails: AtomicBool,
+        panics: AtomicBool,
         asked: AtomicU32,
+        is_freed: AtomicBool,
     }
 
     struct Recv {
         asker: Arc<Asker>,
         wire: Option<Arc<()>>,
+    }
+
+    impl Drop for Recv {
+        fn drop(&mut self) {
+            self.asker.is_freed.store(true, Ordering::Relaxed);
+        }
     }
 
     impl UcRecv for Recv {
@@ -379,6 +395,10 @@ mod tests {
         }
 
         fn poll_landed(&mut self, _: &mut [RecvCompletion]) -> Result<usize, CompletionError> {
+            assert!(!self.asker.panics.load(Ordering::Relaxed), "as the test demands");
+            if self.asker.fails.load(Ordering::Relaxed) {
+                return Err(CompletionError { what: "receive", reason: "demanded", status: 1, vendor: 2 });
+            }
             Ok(self.asker.has_landed.load(Ordering::Relaxed).into())
         }
 
@@ -425,6 +445,45 @@ mod tests {
             askers[at].has_landed.store(true, Ordering::Relaxed);
         }
         assert_eq!(ask_in_rounds(5), [0, 0, 5, 5, 0, 0], "nobody need ask it");
+    }
+
+    #[test]
+    fn whoever_closes_frees_what_is_left_however_it_ended() {
+        let wire = Arc::new(());
+        let ends: [fn(&mut Rounds, &Asker); 4] = [
+            |rounds, _| {
+                rounds.members[1].shared.stop();
+                rounds.round();
+            },
+            |rounds, asker| {
+                asker.fails.store(true, Ordering::Relaxed);
+                rounds.round();
+            },
+            |rounds, asker| {
+                asker.panics.store(true, Ordering::Relaxed);
+                let panic = catch_unwind(AssertUnwindSafe(|| rounds.round())).expect_err("it panics");
+                rounds.expel(&*panic);
+            },
+            // As after a panic that is of no member: the thread ends.
+            |rounds, _| drop(std::mem::replace(rounds, Rounds::new(&Arc::default()))),
+        ];
+        let errors = ends.map(|end| {
+            let mut rounds = Rounds::new(&Arc::default());
+            let [_, asker, _] = [(); 3].map(|()| join(&mut rounds, Some(&wire)));
+            let shared = Arc::clone(&rounds.members[1].shared);
+            let other = Arc::clone(&rounds.members[2].shared);
+            end(&mut rounds, &asker);
+            assert!(shared.ending.is_told() && shared.is_stopped());
+            assert_eq!(other.is_stopped(), rounds.members.is_empty(), "the others go on if the thread does");
+            assert!(!asker.is_freed.load(Ordering::Relaxed), "by the poller");
+            shared.ending.collect();
+            assert!(asker.is_freed.load(Ordering::Relaxed));
+            shared.error()
+        });
+        assert!(matches!(
+            errors,
+            [None, Some(Error::Completion(_)), Some(Error::Panic { .. }), Some(Error::PollerGone)]
+        ));
     }
 
     #[test]

@@ -268,15 +268,23 @@ impl<D: Device> Transceiver<D> {
     /// when it is dropped.
     pub fn close(&self) {
         self.shared.stop();
-        if matches!(self.lock().phase, Phase::Monitored) {
+        let mut inner = self.lock();
+        if matches!(inner.phase, Phase::Monitored) {
+            drop(inner);
             self.shared.ending.collect();
+            inner = self.lock();
         }
-        *self.lock() = Inner { phase: Phase::Closed, parts: None };
+        // Looked at and replaced under one lock, so that nobody begins to move messages in between.
+        *inner = Inner { phase: Phase::Closed, parts: None };
     }
 
     /// How far it has come.
     pub fn state(&self) -> State {
-        match self.lock().phase {
+        self.state_in(&self.lock().phase)
+    }
+
+    fn state_in(&self, phase: &Phase<D::Qp>) -> State {
+        match phase {
             Phase::Created => State::Created,
             Phase::SetUp(_) => State::SetUp,
             Phase::Connected { .. } => State::Connected,
@@ -415,12 +423,11 @@ impl<D: Device> Transceiver<D> {
         call: &'static str,
         share: impl FnOnce(<D::Qp as UcQp>::Recv) -> R,
     ) -> Result<Vec<Worker>, Error> {
-        let state = self.state();
         let mut inner = self.lock();
         if self.config.mode == Mode::Unified || !matches!(inner.phase, Phase::Connected { .. }) {
-            return Err(match inner.phase {
-                Phase::Closed => Error::Closed,
-                _ => Error::State { call, state },
+            return Err(match self.state_in(&inner.phase) {
+                State::Closed => Error::Closed,
+                state => Error::State { call, state },
             });
         }
         let Phase::Connected { send, recv, route } = std::mem::replace(&mut inner.phase, Phase::Monitored)

@@ -4,9 +4,10 @@
 mod common;
 mod tampered;
 
-use std::net::Ipv4Addr;
-use std::sync::Arc;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Barrier};
+use std::thread;
 
 use common::{peer_of, publish, soft, take, unused_addr, wait_for, wait_until};
 use roce_ring::Consumer;
@@ -305,6 +306,38 @@ fn they_come_and_go_while_the_others_run() {
         monitor.wait().expect("closed, not failed");
     }
     the_others_go_on(&mut links, 4);
+}
+
+/// Whoever is first: with the close, nothing is left of it.
+#[test]
+fn one_that_is_closed_while_it_joins_leaves_nothing_behind() {
+    let poller = start();
+    let (near, far) = (unused_addr(), unused_addr());
+    let peer = Transceiver::new(soft(far).build().expect("valid"));
+    let at_peer = peer_of(peer.setup().expect("set-up"));
+    for _ in 0..2000 {
+        let link = Transceiver::new(soft(near).num_pages(2).build().expect("valid"));
+        link.setup().expect("set-up");
+        link.connect(&at_peer).expect("connect");
+        let start = Barrier::new(2);
+        let joined = thread::scope(|scope| {
+            let joining = scope.spawn(|| {
+                start.wait();
+                poller.add(&link)
+            });
+            // Who asks for the state makes both wait for each other at every step.
+            scope.spawn(|| while link.state() != State::Closed {});
+            start.wait();
+            link.close();
+            assert!(UdpSocket::bind((near, 4791)).is_ok(), "the socket is still open");
+            joining.join().expect("no panic")
+        });
+        match joined {
+            Ok(monitor) => monitor.wait().expect("closed, not failed"),
+            Err(refused) => assert!(matches!(refused, Error::Closed), "{refused}"),
+        }
+        assert_eq!(link.state(), State::Closed);
+    }
 }
 
 #[test]
