@@ -82,6 +82,8 @@ impl Drops {
 pub(crate) struct PortCounters {
     pub(crate) packets: Counter,
     pub(crate) drops: Drops,
+    /// What the kernel had counted when the socket was closed.
+    pub(crate) last_overflow: Counter,
 }
 
 /// What came to a queue pair: written under its socket's receive lock.
@@ -180,9 +182,10 @@ impl SoftStats {
         Some(io::Error::from_raw_os_error(errno))
     }
 
-    /// Packets that the kernel dropped because nobody emptied the socket in time; 0 once it is closed.
+    /// Datagrams that the kernel dropped because nobody emptied the socket in time. Each is a packet or, on loopback,
+    /// up to 32 that left together: [`lost_packets`](Self::lost_packets) has them one by one.
     pub fn socket_overflow(&self) -> u64 {
-        self.port.upgrade().map_or(0, |port| port.overflow())
+        self.port.upgrade().map_or_else(|| self.socket.last_overflow.get(), |port| port.overflow())
     }
 }
 

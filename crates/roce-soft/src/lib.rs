@@ -38,8 +38,8 @@
 //! | else, with the long-standing default `rmem_max` of 212,992 | 416 KiB | 500 | 330 | 50 |
 //!
 //! These are measured on the loopback interface; buffers of a NIC's driver are often larger, and fewer of them
-//! fit. Packets that leave together cross loopback as one datagram, and so take less room there; one that is dropped
-//! counts once. What was dropped is counted as `rx_socket_overflow` ([`SoftStats::socket_overflow`]);
+//! fit. Packets that leave together cross loopback as one datagram, and so take less room there. Datagrams that were
+//! dropped are counted as `rx_socket_overflow` ([`SoftStats::socket_overflow`]), one that held many packets once;
 //! `sysctl net.core.rmem_max=4194304` gives a process without privilege the same room.
 //!
 //! # Invariants

@@ -59,6 +59,13 @@ pub(crate) struct Port {
     _entry: Entry,
 }
 
+/// Its counters outlive it.
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.counters.last_overflow.set(self.overflow());
+    }
+}
+
 #[derive(Debug)]
 struct RxSide {
     batch: RecvBatch,
@@ -295,6 +302,32 @@ impl Port {
 fn is_no_room(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
         || error.raw_os_error() == Some(libc::ENOBUFS)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_want_of_room_is_waited_for() {
+        let waits = |errno| is_no_room(&io::Error::from_raw_os_error(errno));
+        assert!([libc::EAGAIN, libc::EINTR, libc::ENOBUFS].into_iter().all(waits));
+        assert!(![libc::ENOMEM, libc::ENETUNREACH, libc::EMSGSIZE].into_iter().any(waits));
+    }
+
+    #[test]
+    fn pollers_stand_back_while_somebody_waits() {
+        let [_, a, b, c] = std::process::id().to_be_bytes();
+        let port = Port::open(SocketAddrV4::new(Ipv4Addr::new(127, 32 + (a & 7), b, c), 4790)).unwrap();
+        let itself = Peer::new(port.addr());
+        port.send(&itself, std::iter::once(&[0; 40][..])).unwrap();
+        port.waiting.fetch_add(1, Ordering::Relaxed);
+        (0..100).for_each(|_| assert!(!port.drive().unwrap()));
+        port.waiting.fetch_sub(1, Ordering::Relaxed);
+        assert!(port.drive().unwrap());
+        assert!(!port.drive().unwrap(), "there was one");
+    }
 }
 
 /// The receiving side of a queue pair, in the hands of whoever polls the socket.

@@ -147,6 +147,31 @@ fn only_the_peer_is_heard() {
     expect_unharmed(end, forger);
 }
 
+/// A peer chooses its UDP port as it likes, and another one for each queue pair; it may have many at once.
+#[test]
+fn packets_of_all_ports_lengths_and_ids_take_turns() {
+    let (mut end, mut forger) = victim(Mtu::B1024);
+    let ip = *forger.flow.src.ip();
+    let mut others: Vec<_> = (0..3).map(|_| Forger::new(ip, end.local.ip)).collect();
+    assert_eq!(end.poll(), None);
+    for round in 0..40u32 {
+        for other in &mut others {
+            let len = [4, 64, 8, 1000, 64][round as usize % 5];
+            other.psn = forger.psn;
+            let mut packet = other.packet(end.local.qpn, 0x24, None, &vec![round as u8; len]);
+            forger.psn = other.psn;
+            if round % 3 == 0 {
+                packet[4] = 0xC0; // a router's congestion bits, which no ICRC covers
+            }
+            end.post(round, 0, 1024);
+            other.raw(&packet);
+            end.next();
+            assert_eq!(end.rx.get(0, len), vec![round as u8; len]);
+        }
+    }
+    assert_eq!((end.stats.dropped(BadIcrc), end.stats.lost_packets()), (0, 0));
+}
+
 #[test]
 fn a_queue_pair_in_init_hears_nobody() {
     let device = open(fresh_addr());

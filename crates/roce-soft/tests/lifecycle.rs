@@ -38,6 +38,22 @@ fn the_socket_lives_as_long_as_anything_on_it() {
 }
 
 #[test]
+fn what_found_no_room_stays_counted() {
+    let (a, b) = pair(None);
+    let sender = UdpSocket::bind((fresh_addr(), 0)).unwrap();
+    let mut sent = 0;
+    while a.stats.socket_overflow() < 5 {
+        sender.send_to(&[0; 4096], (a.local.ip, 4791)).unwrap();
+        sent += 1;
+        assert!(sent < 100_000, "there is not so much room");
+    }
+    let End { send, recv, stats, .. } = a;
+    let counted = stats.socket_overflow();
+    drop((send, recv, b));
+    assert_eq!(stats.socket_overflow(), counted);
+}
+
+#[test]
 fn halves_may_go_in_any_order_and_the_other_one_works_on() {
     let (mut a, b) = pair(None);
     let End { send, mut recv, rx, stats, .. } = b;

@@ -3,7 +3,7 @@
 //! Most tests have a network namespace of their own, for which they need CAP_SYS_ADMIN; without that they say so
 //! and pass.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
 mod common;
 
@@ -11,10 +11,12 @@ use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::process::Command;
 
-use common::{fresh_addr, pair, pattern, qp_on, wait_for};
+use common::{Capture, DEPTH, End, connect, fresh_addr, open, pair, pattern, qp_on, qp_with, wait_for};
 use roce_core::{Mtu, PeerEndpoint, PostError, Qpn, UcSend, Verb, WireStats};
-use roce_soft::{SoftConfig, SoftDevice};
+use roce_soft::wire::{Packet, icrc};
+use roce_soft::{DropReason, SoftConfig, SoftDevice};
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// Runs `test` where there is nothing but a loopback interface.
@@ -36,9 +38,9 @@ fn in_a_network_of_its_own(test: impl FnOnce() + Send) {
     });
 }
 
-/// Gives the loopback interface a further address.
-fn add_address(addr: Ipv4Addr) {
-    configure("lo:1", &[(libc::SIOCSIFADDR, ipv4(addr)), (libc::SIOCSIFFLAGS, flags_up())]);
+/// Gives the loopback interface a further address, its `n`th.
+fn add_address(n: u32, addr: Ipv4Addr) {
+    configure(&format!("lo:{n}"), &[(libc::SIOCSIFADDR, ipv4(addr)), (libc::SIOCSIFFLAGS, flags_up())]);
 }
 
 type Setting = libc::__c_anonymous_ifr_ifru;
@@ -150,7 +152,7 @@ fn packets_without_a_route_are_lost_and_later_ones_arrive(far: [u8; 4], faults: 
         let counts: HashMap<_, _> = a.stats.snapshot().into_iter().collect();
         assert_eq!((counts["tx_discard_unreachable"], counts["tx_packets"]), (84, 0));
 
-        add_address(far);
+        add_address(1, far);
         let config = SoftConfig { addr: far, first_qpn: Some(peer.qpn), ..SoftConfig::default() };
         let mut b = qp_on(&SoftDevice::open(config).unwrap(), Some(Mtu::B256)).connect(&a.local);
         b.post(1, 0, 300);
@@ -171,6 +173,107 @@ fn a_route_may_come_late() {
 #[test]
 fn a_route_may_come_late_under_faults() {
     packets_without_a_route_are_lost_and_later_ones_arrive([192, 0, 2, 2], Some("seed=1"));
+}
+
+/// On a network that others look at, each packet is a datagram as a NIC sends it, with an identification that the ICRC
+/// has: also of packets that leave together, which on 127.x cross the kernel as one.
+#[test]
+fn packets_to_and_from_other_addresses_than_127_leave_alone() {
+    in_a_network_of_its_own(|| {
+        let Some(mut capture) = Capture::start() else { return };
+        let (one, two) = (Ipv4Addr::new(192, 0, 2, 3), Ipv4Addr::new(192, 0, 2, 4));
+        add_address(1, one);
+        add_address(2, two);
+        for (from, to) in [(one, two), (fresh_addr(), two)] {
+            let (mut a, mut b) = connect(&open(from), &open(to), Some(Mtu::B256));
+            for n in 0..20 {
+                b.post(n, u64::from(n) * 512, 512);
+                a.stage(0, 300, Verb::Send { imm: None });
+            }
+            a.flush();
+            let seen: Vec<_> = (0..40).map(|_| capture.next_from(from).expect("40 packets")).collect();
+            assert!(capture.next_from(from).is_none());
+            for packet in &seen {
+                assert_eq!((packet.ip_id, &packet.ip_header[6..8]), (0, &[0x40, 0][..]));
+                assert_eq!(icrc::verify(&packet.flow, &packet.datagram), Some(0));
+                let len = Packet::parse(&packet.datagram).unwrap().payload.len();
+                assert!(len == 256 || len == 300 - 256, "{len}");
+            }
+            // As NICs do, and as it costs least: on loopback it is there, and nobody computes it.
+            let have_checksum = seen.iter().filter(|packet| packet.udp_checksum != 0).count();
+            assert_eq!(have_checksum, if from.is_loopback() { 40 } else { 0 });
+            (0..20).for_each(|n| assert_eq!(b.next().id, n));
+        }
+    });
+}
+
+/// Makes the loopback interface slow, so that packets wait in it; `false` where this machine cannot.
+fn slow_down() -> bool {
+    let limit = ["rate", "40mbit", "burst", "32kb", "limit", "64mb"];
+    let tc = Command::new("tc").args(["qdisc", "add", "dev", "lo", "root", "tbf"]).args(limit).output();
+    match tc {
+        Ok(output) if output.status.success() => true,
+        other => {
+            eprintln!("SKIPPED: needs `tc` and the token bucket filter: {other:?}");
+            false
+        }
+    }
+}
+
+/// Bytes of a message of which the socket does not take as many as the queue pair.
+const LONG: usize = 8192;
+
+/// Sends as many messages as the queue takes at a time, and receives them, until `full` times there was no room for some
+/// of them. Says how many there were.
+fn send_more_than_there_is_room_for(a: &mut End, b: &mut End, full: u64) -> u64 {
+    let (mut sent, mut received) = (0, 0);
+    let mut waiting = 0;
+    let slot = |n: u32| (n % DEPTH) as usize * LONG;
+    wait_for("no room, again and again", || {
+        let retries = a.stats.snapshot().iter().find(|(name, _)| *name == "tx_retries").unwrap().1;
+        while retries < full && sent - received < u64::from(DEPTH) {
+            let n = u32::try_from(sent).unwrap();
+            b.post(n, slot(n) as u64, LONG as u32);
+            a.tx.set(0, &pattern(n, LONG));
+            a.stage(0, LONG as u32, Verb::Send { imm: Some(n) });
+            sent += 1;
+        }
+        waiting = a.send.flush().unwrap().max(waiting);
+        while let Some(completion) = b.poll() {
+            let n = u32::try_from(received).unwrap();
+            assert_eq!((completion.id, completion.result.unwrap().imm), (n, Some(n)));
+            assert_eq!(b.rx.get(slot(n), LONG), pattern(n, LONG));
+            received += 1;
+        }
+        (retries >= full && received == sent).then_some(())
+    });
+    assert!(waiting > 0, "a flush says how many have to wait");
+    sent
+}
+
+#[test]
+fn what_finds_no_room_waits_and_leaves_in_order() {
+    in_a_network_of_its_own(|| {
+        if !slow_down() {
+            return;
+        }
+        add_address(1, Ipv4Addr::new(192, 0, 2, 5));
+        for from in [fresh_addr(), Ipv4Addr::new(192, 0, 2, 5)] {
+            let device = open(from);
+            let [a, b] = [(); 2].map(|()| qp_with(&device, Some(Mtu::B1024), LONG * DEPTH as usize));
+            let (at_a, at_b) = (a.endpoint(), b.endpoint());
+            let (mut a, mut b) = (a.connect(&at_b), b.connect(&at_a));
+            let sent = send_more_than_there_is_room_for(&mut a, &mut b, 20);
+            let packets = sent * (LONG as u64 / 1024);
+            let [at_a, at_b] =
+                [&a, &b].map(|end| end.stats.snapshot().into_iter().collect::<HashMap<_, _>>());
+            assert_eq!((at_a["tx_messages"], at_a["tx_packets"], at_a["tx_discarded"]), (sent, packets, 0));
+            assert_eq!((at_b["rx_messages"], at_b["rx_packets"]), (sent, packets));
+            assert_eq!((at_b["rx_lost_packets"], at_b["rx_late_packets"]), (0, 0));
+            assert_eq!(at_b["rx_socket_packets"], packets);
+            assert!(DropReason::ALL.iter().all(|(_, name)| at_b[name] == 0), "{at_b:?}");
+        }
+    });
 }
 
 /// Needs no namespace: the kernel refuses broadcasts everywhere.

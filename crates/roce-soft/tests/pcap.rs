@@ -59,6 +59,26 @@ fn both_directions_with_right_headers() {
 }
 
 #[test]
+fn packets_that_leave_together_are_each_there_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("wire.pcap");
+    let config = SoftConfig { addr: fresh_addr(), pcap: Some(path.clone()), ..SoftConfig::default() };
+    let device = SoftDevice::open(config).unwrap();
+    let (mut a, mut b) = connect(&device, &device, Some(Mtu::B256));
+    // More than go with one call, and of two lengths.
+    for n in 0..40 {
+        b.post(n, 0, 512);
+        a.stage(0, 300, Verb::Send { imm: None });
+    }
+    a.flush();
+    (0..40).for_each(|n| assert_eq!(b.next().id, n));
+    let packets = read_pcap(&path);
+    let numbers = packets.iter().map(|p| Packet::parse(&p.datagram).unwrap().header.bth.psn.get());
+    // As they left, and as they came.
+    assert_eq!(numbers.collect::<Vec<_>>(), (0..80).chain(0..80).collect::<Vec<_>>());
+}
+
+#[test]
 fn faults_show() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("wire.pcap");

@@ -11,6 +11,7 @@ use std::ptr::NonNull;
 use nix::errno::Errno;
 
 use super::Socket;
+use super::control::Control;
 use super::socket::ADDRESS_LEN;
 use crate::wire::{ICRC_LEN, MAX_HEADER_LEN, MAX_PAYLOAD};
 
@@ -30,14 +31,6 @@ struct Buffers {
 /// The longest UDP payload, as long as a run can be.
 const LONGEST_RUN: usize = 65_507;
 const _: () = assert!(PACKET_LEN * DATAGRAMS >= LONGEST_RUN, "the buffers together hold a run");
-
-/// The control message that tells the length of the packets in a run.
-#[repr(C)]
-struct SegmentLen {
-    header: libc::cmsghdr,
-    len: c_int,
-    _pad: c_int,
-}
 
 /// Whether runs of packets may be received as one datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +98,6 @@ impl RecvBatch {
     pub(crate) fn receive(&mut self, socket: &Socket) -> io::Result<usize> {
         let in_a_burst = self.in_a_row >= Self::BURST;
         self.received = 0;
-        self.packet_len = 0;
         self.received = match self.runs {
             Runs::AsOne => self.receive_run(socket)?,
             _ if in_a_burst => self.receive_many(socket)?,
@@ -154,20 +146,20 @@ impl RecvBatch {
         // SAFETY: `at` leads to a whole Buffers that this value owns; only raw pointers to its parts are made.
         let (bytes, source) = unsafe { (&raw mut (*at).bytes, &raw mut (*at).sources[0]) };
         let mut vector = libc::iovec { iov_base: bytes.cast(), iov_len: PACKET_LEN * DATAGRAMS };
-        // SAFETY: all-zero bytes are a value of both C structures.
-        let (mut control, mut header): (SegmentLen, libc::msghdr) = unsafe { std::mem::zeroed() };
+        let mut control = Control::<c_int>::new(libc::UDP_GRO, 0);
+        // SAFETY: all-zero bytes are a value of this C structure.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         header.msg_name = source.cast();
         header.msg_namelen = ADDRESS_LEN;
         header.msg_iov = &raw mut vector;
         header.msg_iovlen = 1;
-        header.msg_control = (&raw mut control).cast();
-        header.msg_controllen = size_of::<SegmentLen>() as _;
+        control.attach_to(&mut header);
         // SAFETY: all that the header leads to lives until the call returns, and is as long as it says.
         let received = unsafe { libc::recvmsg(socket.fd(), &raw mut header, libc::MSG_DONTWAIT) };
         let Ok(len) = usize::try_from(received) else { return none_or_error() };
         // The socket asks for this one kind of control message.
         let is_run = header.msg_controllen != 0;
-        self.packet_len = if is_run { usize::try_from(control.len).unwrap_or(0) } else { 0 };
+        self.packet_len = if is_run { usize::try_from(control.value).unwrap_or(0) } else { 0 };
         // SAFETY: `at` as above; a plain value is written.
         unsafe { (*at).headers[0].msg_len = len as u32 };
         Ok(1)

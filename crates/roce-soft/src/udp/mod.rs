@@ -1,6 +1,7 @@
 //! The UDP socket below the queue pairs, and the only system calls on the message path.
 
 mod batch;
+mod control;
 mod socket;
 
 pub(crate) use batch::{RecvBatch, RecvPacket};
@@ -10,6 +11,7 @@ pub(crate) use socket::{Peer, Socket};
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+    use std::os::fd::AsRawFd;
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -56,6 +58,16 @@ mod tests {
         packets.iter().map(|packet| (packet.clone(), false)).collect()
     }
 
+    /// What the kernel says of runs, asked the plain way.
+    fn kernel_takes_runs() -> bool {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let (off, len) = (0, libc::socklen_t::try_from(size_of::<libc::c_int>()).unwrap());
+        let at: *const libc::c_int = &raw const off;
+        let (level, option) = (libc::SOL_UDP, libc::UDP_SEGMENT);
+        // SAFETY: the value lives until the call returns, and the length is its own.
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, at.cast(), len) == 0 }
+    }
+
     #[test]
     fn runs_come_as_the_packets_that_they_are_of() {
         let ((near, _), (far, to_far)) = (open(40), open(48));
@@ -69,7 +81,76 @@ mod tests {
             assert_eq!(received, whole(&sent));
             fewest = fewest.min(datagrams * 100 / sent.len());
         }
-        assert!(fewest < 50 || !near.sends_runs(), "no runs: {fewest} datagrams for 100 packets");
+        assert!(fewest < 50 || !kernel_takes_runs(), "no runs: {fewest} datagrams for 100 packets");
+        assert_eq!(near.sends_runs(), kernel_takes_runs(), "none was refused");
+    }
+
+    #[test]
+    fn where_runs_are_refused_their_packets_leave_and_no_run_is_tried_again() {
+        let ((near, _), (far, to_far)) = (open(88), open(96));
+        // The kernel cuts no datagram that is to have no checksum.
+        near.set(libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+        let mut batch = RecvBatch::new();
+        for lens in [&[84; 40][..], &[84, 84, 60, 84, 84, 84]] {
+            let sent = packets(lens);
+            send_all(&near, &to_far, &sent);
+            assert_eq!(receive_all(&mut batch, &far, sent.len()).0, whole(&sent));
+        }
+        assert!(!near.sends_runs());
+        let sent = packets(&[84; 40]);
+        assert_eq!(near.send_many(&to_far, sent.iter().map(Vec::as_slice)).unwrap(), 32, "in one call");
+    }
+
+    #[test]
+    fn a_refusal_that_passes_keeps_runs() {
+        let ((near, _), (far, _)) = (open(104), open(112));
+        let sent = packets(&[84; 5]);
+        let nowhere = Peer::new(SocketAddrV4::new(Ipv4Addr::new(127, 255, 255, 255), 9));
+        let refused = near.send_many(&nowhere, sent.iter().map(Vec::as_slice)).unwrap_err();
+        assert_eq!(
+            refused.raw_os_error(),
+            Some(libc::EACCES),
+            "a broadcast address: of the packet as of the run"
+        );
+        assert_eq!(near.sends_runs(), kernel_takes_runs());
+        drop(far);
+    }
+
+    #[test]
+    fn a_lone_packet_costs_one_call() {
+        let ((near, _), (far, to_far)) = (open(120), open(4));
+        let mut batch = RecvBatch::new();
+        for burst in [0, 100, 0] {
+            let many = packets(&vec![84; burst]);
+            send_all(&near, &to_far, &many);
+            receive_all(&mut batch, &far, many.len());
+            // A poll in vain comes between, as where the other end takes a while.
+            for _ in 0..10 {
+                assert_eq!(batch.receive(&far).unwrap(), 0);
+                assert!(!batch.is_more_likely());
+                near.send(&to_far, &[0; 84]).unwrap();
+                assert_eq!(receive_all(&mut batch, &far, 1), (whole(&packets(&[84])), 1));
+                assert!(!batch.is_more_likely(), "and costs another call");
+            }
+            assert_eq!(batch.receive(&far).unwrap(), 0);
+        }
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted_by_datagrams() {
+        let ((near, _), (far, to_far)) = (open(12), open(20));
+        far.set(libc::SOL_SOCKET, libc::SO_RCVBUF, 0).unwrap();
+        assert_eq!(far.overflow(), 0);
+        let mut sent = 0;
+        while far.overflow() == 0 {
+            near.send(&to_far, &[7; 84]).unwrap();
+            sent += 1;
+            assert!(sent < 100, "the smallest room is for a few");
+        }
+        assert_eq!(far.overflow(), 1);
+        near.send(&to_far, &[7; 84]).unwrap();
+        assert_eq!(far.overflow(), 2);
+        assert!(RecvBatch::new().receive(&far).unwrap() > 0);
     }
 
     #[test]

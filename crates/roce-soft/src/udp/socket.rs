@@ -6,9 +6,12 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddrV4;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{c_int, c_void, socklen_t};
 use socket2::{Domain, Protocol, Type};
+
+use super::control::Control;
 
 /// With privilege, room for several thousand short packets, so that a poller may be away for milliseconds. Without
 /// it `net.core.rmem_max` is the limit, by default room for a few hundred; the crate's page has a table.
@@ -51,7 +54,8 @@ impl Peer {
 #[derive(Debug)]
 pub(crate) struct Socket {
     inner: socket2::Socket,
-    sends_runs: bool,
+    /// Until the kernel refuses one that is no worse than its packets.
+    sends_runs: AtomicBool,
 }
 
 impl Socket {
@@ -60,13 +64,13 @@ impl Socket {
         let inner = socket2::Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))
             .map_err(|e| ("socket(SOCK_DGRAM)", e))?;
         inner.set_nonblocking(true).map_err(|e| ("fcntl(O_NONBLOCK)", e))?;
-        let mut socket = Self { inner, sends_runs: false };
+        let mut socket = Self { inner, sends_runs: AtomicBool::new(false) };
         socket
             .set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
             .map_err(|e| ("setsockopt(IP_MTU_DISCOVER)", e))?;
         if addr.ip().is_loopback() {
             // Linux 4.18 and later. Such datagrams have checksums, which nobody computes on loopback.
-            socket.sends_runs = socket.set(libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
+            *socket.sends_runs.get_mut() = socket.set(libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         } else {
             // As NICs send it; the ICRC protects what a UDP checksum would.
             socket.set(libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).map_err(|e| ("setsockopt(SO_NO_CHECK)", e))?;
@@ -108,11 +112,17 @@ impl Socket {
         let mut headers: [MaybeUninit<libc::mmsghdr>; SEND_BATCH] =
             [const { MaybeUninit::uninit() }; SEND_BATCH];
         let mut runs = [const { Run::EMPTY }; SEND_BATCH];
+        let as_runs = self.sends_runs.load(Ordering::Relaxed) && to.addr.ip().is_loopback();
+        // Of the whole array: a header leads to as many vectors as its run has packets.
+        let first_vector = vectors.as_mut_ptr();
         let mut count = 0;
-        for (packet, vector) in packets.clone().zip(&mut vectors) {
-            let vector = vector
-                .write(libc::iovec { iov_base: packet.as_ptr().cast_mut().cast(), iov_len: packet.len() });
-            if self.sends_runs && count > 0 && runs[count - 1].takes(packet.len()) {
+        for (at, packet) in packets.clone().take(SEND_BATCH).enumerate() {
+            // SAFETY: there are SEND_BATCH vectors.
+            let vector = unsafe { first_vector.add(at) };
+            let value = libc::iovec { iov_base: packet.as_ptr().cast_mut().cast(), iov_len: packet.len() };
+            // SAFETY: it is one of the vectors, and nothing else borrows them.
+            unsafe { vector.write(MaybeUninit::new(value)) };
+            if as_runs && count > 0 && runs[count - 1].takes(packet.len()) {
                 continue;
             }
             runs[count] = Run::of(packet.len());
@@ -120,7 +130,7 @@ impl Socket {
             let header = headers[count].write(unsafe { std::mem::zeroed() });
             header.msg_hdr.msg_name = (&raw const to.raw).cast_mut().cast();
             header.msg_hdr.msg_namelen = ADDRESS_LEN;
-            header.msg_hdr.msg_iov = vector;
+            header.msg_hdr.msg_iov = vector.cast();
             count += 1;
         }
         for (header, run) in headers.iter_mut().zip(&mut runs[..count]) {
@@ -132,25 +142,38 @@ impl Socket {
         let sent = unsafe { libc::sendmmsg(self.fd(), headers.as_mut_ptr().cast(), count as u32, 0) };
         match usize::try_from(sent) {
             Ok(sent) => Ok(runs[..sent].iter().map(|run| run.packets).sum()),
-            Err(_) if runs[0].packets > 1 => self.send_first(to, packets),
+            Err(_) if runs[0].packets > 1 => self.send_first(to, packets, io::Error::last_os_error()),
             Err(_) => Err(io::Error::last_os_error()),
         }
     }
 
-    /// What keeps a run from leaving need not keep its packets.
+    /// What keeps a run from leaving need not keep its packets, unless it is want of room. Where it is about runs, none
+    /// is tried again.
     #[cold]
-    fn send_first<'a>(&self, to: &Peer, mut packets: impl Iterator<Item = &'a [u8]>) -> io::Result<usize> {
-        packets.next().map_or(Ok(0), |packet| self.send(to, packet).map(|()| 1))
+    fn send_first<'a>(
+        &self,
+        to: &Peer,
+        mut packets: impl Iterator<Item = &'a [u8]>,
+        refusal: io::Error,
+    ) -> io::Result<usize> {
+        let Some(packet) = packets.next().filter(|_| refusal.kind() != io::ErrorKind::WouldBlock) else {
+            return Err(refusal);
+        };
+        self.send(to, packet)?;
+        if let Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP) = refusal.raw_os_error() {
+            self.sends_runs.store(false, Ordering::Relaxed);
+        }
+        Ok(1)
     }
 
     /// Asks for runs to be received as one, with the length of their packets in a control message. Whether they will be:
     /// on loopback alone, and on Linux 5.0 and later.
     #[cold]
     pub(super) fn receive_runs(&self) -> bool {
-        self.sends_runs && self.set(libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
+        self.sends_runs.load(Ordering::Relaxed) && self.set(libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
     }
 
-    /// Packets that the kernel dropped because the receive buffer was full.
+    /// Datagrams that the kernel dropped because the receive buffer was full: packets, and whole runs of them.
     pub(crate) fn overflow(&self) -> u64 {
         const FIELDS: usize = libc::SK_MEMINFO_DROPS as usize + 1;
         let mut info = [0u32; FIELDS];
@@ -169,7 +192,7 @@ impl Socket {
 
     #[cfg(test)]
     pub(super) fn sends_runs(&self) -> bool {
-        self.sends_runs
+        self.sends_runs.load(Ordering::Relaxed)
     }
 
     #[inline]
@@ -177,7 +200,7 @@ impl Socket {
         self.inner.as_raw_fd()
     }
 
-    fn set(&self, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
+    pub(super) fn set(&self, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
         let at: *const c_void = (&raw const value).cast();
         // SAFETY: the value lives until the call returns, and the length is its own.
         let result =
@@ -197,14 +220,16 @@ struct Run {
     packet_len: usize,
     packets: usize,
     last_len: usize,
-    control: SegmentLen,
+    control: Control<u16>,
 }
 
 impl Run {
-    const EMPTY: Self = Self { packet_len: 0, packets: 0, last_len: 0, control: SegmentLen::EMPTY };
+    const EMPTY: Self = Self::of(0);
 
-    fn of(packet_len: usize) -> Self {
-        Self { packet_len, packets: 1, last_len: packet_len, control: SegmentLen::EMPTY }
+    const fn of(packet_len: usize) -> Self {
+        // Where the kernel is to cut.
+        let control = Control::new(libc::UDP_SEGMENT, packet_len as u16);
+        Self { packet_len, packets: 1, last_len: packet_len, control }
     }
 
     /// Appends a packet if it can be of this run.
@@ -223,32 +248,7 @@ impl Run {
     fn describe(&mut self, header: &mut libc::msghdr) {
         header.msg_iovlen = self.packets as _;
         if self.packets > 1 {
-            self.control = SegmentLen::new(self.packet_len as u16);
-            header.msg_control = (&raw mut self.control).cast();
-            header.msg_controllen = SegmentLen::LEN as _;
+            self.control.attach_to(header);
         }
-    }
-}
-
-/// The control message that tells where the kernel is to cut.
-#[derive(Debug)]
-#[repr(C)]
-struct SegmentLen {
-    header: libc::cmsghdr,
-    len: u16,
-    _pad: [u16; 3],
-}
-
-impl SegmentLen {
-    const LEN: usize = size_of::<libc::cmsghdr>() + size_of::<u16>();
-    const EMPTY: Self = Self::new(0);
-
-    const fn new(len: u16) -> Self {
-        let header = libc::cmsghdr {
-            cmsg_len: Self::LEN as _,
-            cmsg_level: libc::SOL_UDP,
-            cmsg_type: libc::UDP_SEGMENT,
-        };
-        Self { header, len, _pad: [0; 3] }
     }
 }

@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::cast_possible_truncation)] // each file uses its part
 
 use std::cell::UnsafeCell;
+use std::io::{ErrorKind, Read};
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::ptr::NonNull;
@@ -15,6 +16,7 @@ use roce_core::{
     UcRecv, UcSend, Verb,
 };
 use roce_soft::{SoftConfig, SoftDevice, SoftQp, SoftRecv, SoftSend, SoftStats};
+use socket2::{Domain, Protocol, Socket, Type};
 
 /// A loopback address that no other test has, in this process or another one: 127.80.0.0/12 is for this crate's
 /// tests, with 12 bits of the process id, then a count.
@@ -95,7 +97,12 @@ pub const REGION: usize = 64 * 1024;
 pub const DEPTH: u32 = 64;
 
 pub fn qp_on(device: &SoftDevice, mtu: Option<Mtu>) -> Unconnected {
-    let (rx, tx) = (Region::new(REGION), Region::new(REGION));
+    qp_with(device, mtu, REGION)
+}
+
+/// With regions of so many bytes.
+pub fn qp_with(device: &SoftDevice, mtu: Option<Mtu>, region: usize) -> Unconnected {
+    let (rx, tx) = (Region::new(region), Region::new(region));
     let attr = QpAttr { rx: rx.clone(), tx: tx.clone(), send_depth: DEPTH, recv_depth: DEPTH, mtu };
     Unconnected { qp: device.create_qp(&attr).unwrap(), rx, tx }
 }
@@ -162,6 +169,40 @@ pub fn pattern(seed: u32, len: usize) -> Vec<u8> {
     (0..len as u32).map(|i| (seed.wrapping_mul(31).wrapping_add(i.wrapping_mul(7)) >> 1) as u8).collect()
 }
 
+/// What crosses the interfaces of the calling thread's network.
+pub struct Capture(Socket);
+
+impl Capture {
+    /// `None` without CAP_NET_RAW, which it tells.
+    pub fn start() -> Option<Self> {
+        /// ETH_P_IP in network order, as AF_PACKET wants it.
+        const IPV4: i32 = 0x0800_u16.to_be() as i32;
+        let (packet, raw) = (Domain::from(libc::AF_PACKET), Type::from(libc::SOCK_RAW));
+        match Socket::new(packet, raw, Some(Protocol::from(IPV4))) {
+            Ok(socket) => {
+                socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+                Some(Self(socket))
+            }
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+                eprintln!("SKIPPED: capturing needs CAP_NET_RAW: {e}");
+                None
+            }
+            Err(e) => panic!("socket(AF_PACKET): {e}"),
+        }
+    }
+
+    /// The next UDP datagram that comes from this address, if one does soon.
+    pub fn next_from(&mut self, ip: Ipv4Addr) -> Option<CapturedPacket> {
+        let mut frame = vec![0; 1 << 17];
+        while let Ok(len) = self.0.read(&mut frame) {
+            if len > 34 && frame[23] == 17 && frame[26..30] == ip.octets() {
+                return Some(CapturedPacket::from_frame(&frame[..len]));
+            }
+        }
+        None
+    }
+}
+
 /// The UDP packets of a pcap file: flow, IP identification, UDP payload.
 pub fn read_pcap(path: impl AsRef<Path>) -> Vec<CapturedPacket> {
     let bytes = std::fs::read(path).unwrap();
@@ -183,6 +224,7 @@ pub struct CapturedPacket {
     pub flow: roce_soft::wire::Flow,
     pub ip_id: u16,
     pub ip_header: Vec<u8>,
+    pub udp_checksum: u16,
     pub datagram: Vec<u8>,
 }
 
@@ -200,6 +242,7 @@ impl CapturedPacket {
             flow: roce_soft::wire::Flow { src: at(26, 34), dst: at(30, 36) },
             ip_id: u16_at(18),
             ip_header: frame[14..34].to_vec(),
+            udp_checksum: u16_at(40),
             datagram: frame[42..14 + ip_len].to_vec(),
         }
     }
