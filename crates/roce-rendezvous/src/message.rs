@@ -153,7 +153,7 @@ impl Message {
         let object: Map<String, Value> = serde_json::from_slice(line).map_err(MessageError::NotJson)?;
         match object.get("error") {
             Some(Value::String(reason)) => Ok(Self::Refusal(reason.clone())),
-            Some(other) => Err(bad("error", format!("must be a string, not {other}"))),
+            Some(other) => Err(bad("error", format!("must be a string, not {}", shown(other)))),
             None if flag(&object, "connected")? => Ok(Self::Connected),
             None => read_offer(&object).map(Self::Offer),
         }
@@ -291,7 +291,7 @@ fn read_geometry(object: &Map<String, Value>) -> Result<Option<Geometry>, Messag
 fn number(object: &Map<String, Value>, key: &'static str) -> Result<u32, MessageError> {
     let value = present(object, key)?;
     let number = value.as_u64().and_then(|n| u32::try_from(n).ok());
-    number.ok_or_else(|| bad(key, format!("must be a whole number below 2^32, not {value}")))
+    number.ok_or_else(|| bad(key, format!("must be a whole number below 2^32, not {}", shown(value))))
 }
 
 /// A key that may be missing, which is false.
@@ -299,7 +299,7 @@ fn flag(object: &Map<String, Value>, key: &'static str) -> Result<bool, MessageE
     match object.get(key) {
         None => Ok(false),
         Some(Value::Bool(flag)) => Ok(*flag),
-        Some(other) => Err(bad(key, format!("must be true or false, not {other}"))),
+        Some(other) => Err(bad(key, format!("must be true or false, not {}", shown(other)))),
     }
 }
 
@@ -310,11 +310,20 @@ fn parse<T>(
     parse: impl FnOnce(&str) -> Option<T>,
 ) -> Result<T, MessageError> {
     let value = present(object, key)?;
-    value.as_str().and_then(parse).ok_or_else(|| bad(key, format!("must be {wanted}, not {value}")))
+    let parsed = value.as_str().and_then(parse);
+    parsed.ok_or_else(|| bad(key, format!("must be {wanted}, not {}", shown(value))))
 }
 
 fn present<'a>(object: &'a Map<String, Value>, key: &'static str) -> Result<&'a Value, MessageError> {
     object.get(key).ok_or_else(|| bad(key, "is missing".into()))
+}
+
+/// As JSON for a terminal: JSON lets characters stand that control one.
+fn shown(value: &Value) -> String {
+    let json = value.to_string();
+    let show =
+        |c: char| if matches!(c, '"' | '\'' | '\\') { c.to_string() } else { c.escape_debug().to_string() };
+    json.chars().map(show).collect()
 }
 
 fn qpn(value: u32) -> Result<Qpn, MessageError> {
@@ -422,6 +431,23 @@ mod tests {
         ] {
             assert!(LINE.contains(good));
             assert_eq!(field_of(&LINE.replacen(good, bad, 1)), field, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_the_peer_says_is_shown_without_control_characters() {
+        let evil = "\u{1b}[2J\u{7f}\u{9b}31m\u{202e}\"\\é";
+        for key in ["version", "qp", "ip", "tx_mode", "lease"] {
+            let mut object: Map<String, Value> = serde_json::from_str(LINE).unwrap();
+            object.insert(key.to_owned(), evil.into());
+            let error =
+                Message::from_line(Value::from(object).to_string().as_bytes()).unwrap_err().to_string();
+            let said = r#"not "\u001b[2J\u{7f}\u{9b}31m\u{202e}\"\\é""#;
+            assert!(error.contains(said), "{key}: {error:?}");
+        }
+        for line in ["\"\u{9b}\"", "{\"qp\u{9b}\u{202e}"] {
+            let error = Message::from_line(line.as_bytes()).unwrap_err().to_string();
+            assert!(!error.contains(['\u{9b}', '\u{202e}']), "{error:?}");
         }
     }
 
