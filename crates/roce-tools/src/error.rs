@@ -78,6 +78,15 @@ pub enum Error {
     /// The two ends did not meet.
     #[error(transparent)]
     Rendezvous(#[from] roce_rendezvous::Error),
+    /// A caller who made no offer, and whose place was needed.
+    #[error(
+        "a caller gave way to a newer one: it had made no offer, and {most} were in mid-exchange; does somebody call and \
+         say nothing?"
+    )]
+    GaveWay {
+        /// Callers in mid-exchange at a time.
+        most: usize,
+    },
     /// The service ended, or let its caller go.
     #[error("the service at {service} is gone: {why}; start it if it is down, then reconnect")]
     ServiceGone {
@@ -111,12 +120,14 @@ pub enum Error {
     #[error("starting the control plane: {0}; are there too many open files?")]
     Runtime(io::Error),
     /// A service whose name stands for no address.
-    #[error("{name} stands for no IPv4 address{}", source.as_ref().map(|e| format!(": {e}")).unwrap_or_default())]
+    #[error(
+        "{name:?} stands for no address: {source}; write HOST:PORT, as 127.0.0.1:9000, [::1]:9000 or localhost:9000"
+    )]
     Resolve {
         /// The name, with its port.
         name: String,
-        /// What the resolver says; nothing where it found other kinds of address.
-        source: Option<io::Error>,
+        /// What the resolver says.
+        source: io::Error,
     },
     /// A ring could not be made.
     #[error(transparent)]

@@ -22,7 +22,8 @@ use roce_transport::{Config, Mode, SpinPolicy};
 #[derive(Debug, Parser)]
 #[command(name = "roce-call", version, args_override_self = true)]
 struct Options {
-    /// Where the service's rendezvous listens.
+    /// Where the service's rendezvous listens: a name or an address, as 10.0.0.1:9000 or [::1]:9000. The calls themselves
+    /// are RoCEv2 over IPv4, whatever this is.
     #[arg(value_name = "HOST:PORT")]
     service: String,
     /// The function's name.
@@ -131,9 +132,13 @@ impl Options {
     }
 
     fn resolve(&self) -> Result<SocketAddr, Error> {
-        let refused = |source| Error::Resolve { name: self.service.clone(), source };
-        let mut found = self.service.to_socket_addrs().map_err(|e| refused(Some(e)))?;
-        found.find(SocketAddr::is_ipv4).ok_or_else(|| refused(None))
+        let found = self.service.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+        let chosen = found.and_then(|addresses| {
+            // A name may stand for both kinds, and most services listen on IPv4 alone.
+            let chosen = addresses.iter().find(|a| a.is_ipv4()).or(addresses.first());
+            chosen.copied().ok_or_else(|| io::ErrorKind::NotFound.into())
+        });
+        chosen.map_err(|source| Error::Resolve { name: self.service.clone(), source })
     }
 
     fn transceiver(&self) -> Result<Config, Error> {

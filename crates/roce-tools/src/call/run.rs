@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use hdrhistogram::Histogram;
 use roce_dispatch::UnifiedLink;
 use roce_dispatch::caller::{CallError, CallResult, Caller, Dispatched, Frame, Function};
 use serde::Serialize;
@@ -10,6 +11,9 @@ use serde_json::Value as Json;
 use super::{ResultType, Value};
 use crate::Error;
 use crate::output::table;
+
+/// Longer times count as this one: an hour.
+const LONGEST_NS: u64 = 3_600_000_000_000;
 
 /// What to call, and how often.
 #[derive(Debug, Clone)]
@@ -47,9 +51,9 @@ pub struct Report {
     pub timeouts: u64,
     /// Answers that differ from the first.
     pub different: u64,
-    /// From dispatch to answer, in ns: half of the calls took no longer.
+    /// From dispatch to answer, in ns and to three digits: half of the calls took no longer.
     pub p50_ns: u64,
-    /// From dispatch to answer, in ns: 99 of 100 calls took no longer.
+    /// From dispatch to answer, in ns and to three digits: 99 of 100 calls took no longer.
     pub p99_ns: u64,
     /// Answers per second, over all.
     pub calls_per_s: f64,
@@ -106,7 +110,8 @@ struct Runner<'c, L: UnifiedLink> {
     pending: Vec<Frame<'c, L, Dispatched>>,
     /// By slot.
     started: Vec<Instant>,
-    latencies: Vec<u64>,
+    /// Nanoseconds. However many calls there are, it grows no more.
+    latencies: Histogram<u64>,
     made: u64,
     errors: u64,
     timeouts: u64,
@@ -123,7 +128,7 @@ impl<'c, L: UnifiedLink> Runner<'c, L> {
             function: Function::new(&plan.function),
             pending: Vec::with_capacity(plan.depth),
             started: vec![Instant::now(); caller.geometry().num_pages() as usize],
-            latencies: Vec::new(),
+            latencies: Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("bounds that a histogram takes"),
             made: 0,
             errors: 0,
             timeouts: 0,
@@ -167,7 +172,7 @@ impl<'c, L: UnifiedLink> Runner<'c, L> {
         match outcome {
             Ok(mut answer) => {
                 let took = self.started[answer.slot() as usize].elapsed();
-                self.latencies.push(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+                self.latencies.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
                 let bytes = answer.to_vec();
                 match &self.first {
                     None => {
@@ -193,10 +198,8 @@ impl<'c, L: UnifiedLink> Runner<'c, L> {
         Ok(())
     }
 
-    fn report(mut self, took: Duration) -> Report {
-        self.latencies.sort_unstable();
+    fn report(self, took: Duration) -> Report {
         let answers = self.latencies.len();
-        let percentile = |p: usize| self.latencies.get((answers * p / 100).min(answers.saturating_sub(1)));
         let values = self.first.map(|(_, values)| values);
         let text = |values: &Vec<Value>| values.iter().map(Value::to_string).collect::<Vec<_>>().join(" ");
         Report {
@@ -205,12 +208,12 @@ impl<'c, L: UnifiedLink> Runner<'c, L> {
             result: values.map(|values| values.iter().map(Value::json).collect()),
             error: self.first_error.map(|error| error.to_string()),
             calls: self.made,
-            answers: answers as u64,
+            answers,
             errors: self.errors,
             timeouts: self.timeouts,
             different: self.different,
-            p50_ns: percentile(50).copied().unwrap_or(0),
-            p99_ns: percentile(99).copied().unwrap_or(0),
+            p50_ns: self.latencies.value_at_quantile(0.5),
+            p99_ns: self.latencies.value_at_quantile(0.99),
             calls_per_s: answers as f64 / took.as_secs_f64(),
         }
     }

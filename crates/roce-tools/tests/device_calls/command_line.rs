@@ -1,6 +1,7 @@
 //! What the two programs take and print.
 
 use std::fs;
+use std::net::TcpListener;
 
 use serde_json::{Value, json};
 
@@ -117,6 +118,25 @@ fn the_lines_for_scripts() {
     // The call and the farewell.
     assert_eq!(ended.stdout, format!("{ready}\nCUDAQ_REALTIME_SERVER_PROCESSED count=2\n"));
     assert_eq!(ended.code, Some(0));
+}
+
+#[test]
+fn a_service_is_found_by_name_and_over_ipv6() {
+    for (listen, named) in [("127.0.0.1", "localhost"), ("::1", "[::1]")] {
+        if TcpListener::bind((listen, 0)).is_err() {
+            eprintln!("skipped: this machine has no {listen}");
+            continue;
+        }
+        let service = Service::start(&format!("--listen {listen}"));
+        let port = service.addr.port();
+        let ended = run(CALL, &format!("--device soft:{} {named}:{port} echo u8:1", address()));
+        assert_eq!((ended.code, ended.stdout.trim_end()), (Some(0), "u8:1"), "{named}: {ended:?}");
+    }
+    for bad in ["localhost", "127.0.0.1", "no.such.name.invalid:1", "::1"] {
+        let ended = run(CALL, &format!("{bad} echo"));
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        assert!(ended.stderr.contains("write HOST:PORT, as 127.0.0.1:9000"), "{ended:?}");
+    }
 }
 
 #[test]
