@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use roce_rendezvous::socket::Timeouts;
 use roce_tools::cli::{FaultOptions, LinkOptions, Verb, exit_code, number, parse};
 use roce_tools::output::{announce, init_logging};
 use roce_tools::service::{Plugin, Service, ServiceConfig};
@@ -74,7 +75,7 @@ enum Dispatch {
     Unified,
 }
 
-/// How long a thread that connects queue pairs stays for the next one.
+/// How long a thread that connects or closes queue pairs stays for the next one.
 const CONNECTOR_REST: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
@@ -126,6 +127,7 @@ impl Options {
             spin: self.spin_policy(),
             answers_per_flush: self.answers_per_flush,
             listen: SocketAddr::new(self.listen, self.port),
+            timeouts: Timeouts::default(),
             metrics: self.metrics,
             max_peers: self.max_peers.into(),
             idle_timeout: Some(self.idle_timeout_ms).filter(|&ms| ms > 0).map(Duration::from_millis),

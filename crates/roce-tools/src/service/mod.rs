@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use roce_rendezvous::socket::{Arrival, Server};
+use roce_rendezvous::socket::{Arrival, Server, Timeouts};
 use roce_transport::{Config, SpinPolicy};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -57,6 +57,8 @@ pub struct ServiceConfig {
     pub answers_per_flush: u32,
     /// Where the rendezvous listens; port 0 takes any.
     pub listen: SocketAddr,
+    /// How long the steps of the rendezvous may take; a caller may turn up at any time.
+    pub timeouts: Timeouts,
     /// Where the metrics are served, if anywhere.
     pub metrics: Option<SocketAddr>,
     /// Callers at a time.
@@ -87,7 +89,8 @@ pub struct Service {
 impl Service {
     /// Listens, and sets a transceiver up, so that a configuration that cannot work is refused here.
     pub async fn bind(config: ServiceConfig) -> Result<Self, Error> {
-        let server = Server::bind(config.listen).await?;
+        let timeouts = Timeouts { peer: None, ..config.timeouts };
+        let server = Server::bind(config.listen).await?.with_timeouts(timeouts);
         let metrics = match config.metrics {
             Some(addr) => Some(listen(addr).await?),
             None => None,
@@ -97,7 +100,7 @@ impl Service {
             config: Arc::new(config),
             server,
             metrics,
-            exchanges: Exchanges::default(),
+            exchanges: Exchanges::new(),
             questions: JoinSet::new(),
             peers: Vec::new(),
             totals: Totals::default(),
@@ -124,9 +127,10 @@ impl Service {
     pub async fn run(mut self, stop: &AtomicBool) -> u64 {
         let mut tick = interval(TICK);
         while !stop.load(Ordering::Relaxed) {
+            let has_room = self.exchanges.has_room();
             let may_ask = self.questions.len() < MOST_QUESTIONS;
             tokio::select! {
-                arrival = self.server.accept(), if self.exchanges.has_room() => self.welcome(arrival).await,
+                arrival = self.server.accept(), if has_room => self.welcome(arrival).await,
                 outcome = self.exchanges.next() => self.conclude(outcome),
                 _ = tick.tick() => self.tend(),
                 stream = accept(self.metrics.as_ref()), if may_ask => {
@@ -135,7 +139,7 @@ impl Service {
                 Some(_) = self.questions.join_next() => {}
             }
         }
-        self.exchanges = Exchanges::default();
+        self.exchanges = Exchanges::new();
         self.peers.iter().for_each(Peer::stop);
         // Without a join, which would hold up the ends of the leases while a function runs.
         while !self.peers.is_empty() {

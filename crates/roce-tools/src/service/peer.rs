@@ -12,7 +12,7 @@ use roce_dispatch::{DispatchCounts, DispatchError, DispatchStats, FunctionTable,
 use roce_rendezvous::socket::Lease;
 use roce_rendezvous::{Geometry, Offer, TxMode as OfferedTxMode};
 use roce_transport::{Error as TransportError, Mode, SpinPolicy, Stats, Transceiver, TxMode};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, spawn_blocking};
 use tracing::{info, warn};
 
 use super::{LEAVE, ServiceConfig};
@@ -67,7 +67,7 @@ impl Prepared {
             _ => run.ring(table),
         };
         // Those that were started end too.
-        let (stats, threads) = started.inspect_err(|_| run.end(Ok(())))?;
+        let (stats, threads) = started.inspect_err(|_| run.let_go())?;
         Ok(Peer { run, endpoint, stats, threads, has_left, received: 0, last_heard: Instant::now() })
     }
 }
@@ -126,7 +126,7 @@ impl Run {
         let holder = tokio::spawn(async move {
             let end = lease.ended().await;
             info!("{} is let go: {end}", run.name);
-            run.end(Ok(()));
+            run.let_go();
         });
         let _ = self.lease.set(holder.abort_handle());
     }
@@ -166,11 +166,22 @@ impl Run {
             Ok(()) | Err(TransportError::Closed) => {}
             Err(error) => warn!("{} is let go: {error}", self.name),
         }
+        self.give_up();
+        self.transceiver.close();
+    }
+
+    /// As [`end`](Self::end), from the control plane: to close waits for threads, and for the device.
+    fn let_go(&self) {
+        self.give_up();
+        let transceiver = Arc::clone(&self.transceiver);
+        spawn_blocking(move || transceiver.close());
+    }
+
+    fn give_up(&self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(holder) = self.lease.get() {
             holder.abort();
         }
-        self.transceiver.close();
     }
 }
 
@@ -231,7 +242,7 @@ impl Peer {
 
     /// Ends its threads, and does not wait for a handler that takes its time.
     pub(super) fn stop(&self) {
-        self.run.end(Ok(()));
+        self.run.let_go();
     }
 
     /// Whether its threads have ended.

@@ -89,12 +89,7 @@ impl Service {
     }
 
     pub(crate) fn session_config(&self, transceiver: ConfigBuilder) -> SessionConfig {
-        SessionConfig {
-            service: self.addr,
-            form: Form::Json,
-            timeout: CEILING,
-            transceiver: transceiver.build().expect("a valid configuration"),
-        }
+        session_config(self.addr, transceiver)
     }
 
     pub(crate) fn metrics_addr(&self) -> SocketAddr {
@@ -118,6 +113,15 @@ impl Service {
 
     pub(crate) fn wait_for_metric(&self, name: &str, value: u64) {
         wait_until(&format!("{name} is {value}"), || self.metric(name) == value);
+    }
+}
+
+pub(crate) fn session_config(service: SocketAddr, transceiver: ConfigBuilder) -> SessionConfig {
+    SessionConfig {
+        service,
+        form: Form::Json,
+        timeout: CEILING,
+        transceiver: transceiver.build().expect("a valid configuration"),
     }
 }
 

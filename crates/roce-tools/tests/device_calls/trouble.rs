@@ -2,19 +2,25 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use roce_dispatch::caller::{CallError, Caller};
 use roce_dispatch::rpc::Status;
-use roce_rendezvous::socket::{Client, Form};
+use roce_rendezvous::socket::{Client, Form, Timeouts};
 use roce_rendezvous::{Blocking, Offer};
 use roce_tools::Error;
 use roce_tools::call::Session;
-use roce_transport::{Transceiver, Unified};
+use roce_tools::service::ServiceConfig;
+use roce_transport::{SpinPolicy, Transceiver, Unified};
 
 use crate::harness::address;
-use crate::support::{CEILING, Holdings, Service, call, call_many, http, transceiver, wait_until};
+use crate::support::{
+    CEILING, Holdings, Service, call, call_many, http, session_config, transceiver, wait_until,
+};
 
 /// Random enough, and the same in every run.
 fn noise() -> impl FnMut() -> u64 {
@@ -130,12 +136,14 @@ fn a_stranger_at_the_rendezvous_keeps_nobody_out() {
     service.wait_for_metric("roce_service_rendezvous_errors_total", 4);
 }
 
-/// Exchanges that a service has under way at a time.
-const SIDE_BY_SIDE: usize = 64;
+/// Callers whose exchange is not over that a service has at a time.
+const SIDE_BY_SIDE: usize = 128;
+/// Exchanges that have a transceiver at a time.
+const TRANSCEIVERS: usize = 64;
 
-fn strangers(service: &Service, times: usize, said: &str) -> Vec<TcpStream> {
+fn strangers(service: SocketAddr, times: usize, said: &str) -> Vec<TcpStream> {
     let stranger = |_| {
-        let mut stream = TcpStream::connect(service.addr).expect("it listens");
+        let mut stream = TcpStream::connect(service).expect("it listens");
         stream.write_all(said.as_bytes()).expect("it reads");
         stream
     };
@@ -150,7 +158,7 @@ fn strangers_that_stall_delay_nobody() {
     let before = Holdings::of(&service.program);
     let offer = format!("{{\"version\":1,\"qp\":99,\"rkey\":1,\"ip\":\"{}\",\"lease\":true}}\n", address());
     let said = ["", "\0\0", &offer[..30], &offer];
-    let stalled = said.map(|said| strangers(&service, SIDE_BY_SIDE / 4 - 1, said));
+    let stalled = said.map(|said| strangers(service.addr, TRANSCEIVERS / 4 - 1, said));
     let session = service.session(transceiver());
     assert_eq!(call(session.caller(), "echo", b"in").expect("answered"), b"in");
     session.leave();
@@ -163,9 +171,9 @@ fn strangers_that_stall_delay_nobody() {
 fn a_flood_of_strangers_takes_only_so_much() {
     let service = Service::start("--slots 64 --metrics 127.0.0.1:0");
     let before = Holdings::of(&service.program);
-    let flood = strangers(&service, 3 * SIDE_BY_SIDE, "");
-    // One more for whoever asks for the metrics.
-    let most = before.descriptors + SIDE_BY_SIDE + 1;
+    let flood = strangers(service.addr, 3 * SIDE_BY_SIDE, "");
+    // One more for whoever asks for the metrics, and one for whom somebody gives way.
+    let most = before.descriptors + SIDE_BY_SIDE + 2;
     let failed = "roce_service_rendezvous_errors_total";
     wait_until("all have had their time", || {
         let now = Holdings::of(&service.program).descriptors;
@@ -174,6 +182,44 @@ fn a_flood_of_strangers_takes_only_so_much() {
     });
     let session = service.session(transceiver());
     assert_eq!(call(session.caller(), "echo", b"in").expect("answered"), b"in");
+}
+
+/// The service would wait for them for an hour, and each of them has been there longer than whoever calls last.
+#[test]
+fn strangers_who_make_no_offer_give_way() {
+    let (stop, ready) = (Arc::new(AtomicBool::new(false)), mpsc::channel());
+    let config = ServiceConfig {
+        transceiver: transceiver().build().expect("a valid configuration"),
+        spin: SpinPolicy::default(),
+        answers_per_flush: 1,
+        listen: SocketAddr::from((address(), 0)),
+        timeouts: Timeouts { message: Duration::from_secs(3600), ..Timeouts::default() },
+        metrics: None,
+        max_peers: 4,
+        idle_timeout: None,
+        graph: None,
+        plugins: Vec::new(),
+    };
+    let serving = thread::spawn({
+        let stop = Arc::clone(&stop);
+        move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let service = roce_tools::service::Service::bind(config).await.expect("it has what it needs");
+                ready.0.send(service.rendezvous_addr()).expect("the test waits");
+                service.run(&stop).await
+            })
+        }
+    });
+    let addr = ready.1.recv().expect("it listens");
+    let held = ["", "\0\0", "{\"version\":1"].map(|said| strangers(addr, SIDE_BY_SIDE, said));
+    let session = Session::connect(session_config(addr, transceiver())).expect("strangers give way");
+    assert_eq!(call(session.caller(), "echo", b"in").expect("answered"), b"in");
+    session.leave();
+    stop.store(true, Ordering::Relaxed);
+    assert_eq!(serving.join().expect("no panic"), 2, "the call and the farewell");
+    drop(held);
 }
 
 /// A caller without a lease that has made its offer.
