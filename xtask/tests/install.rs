@@ -101,7 +101,7 @@ fn compile(source: &Path, into: &Path, flags: &[String]) -> PathBuf {
 }
 
 fn examples(into: &Path, flags: &[String]) {
-    for source in ["ring_caller.c", "ring_service.c", "unified_service.cpp"] {
+    for source in ["ring_caller.c", "ring_service.c", "shared_service.c", "unified_service.cpp"] {
         compile(&example(source), into, flags);
     }
 }

@@ -54,7 +54,18 @@ export! {
         tx_mode: TxModeNumber,
         peer_rx_base_addr: u64,
         peer_rx_rkey: u32,
-    ) -> Handle, or ptr::null_mut() => create;
+    ) -> Handle, or ptr::null_mut() => |call, device_name, port, peer_qp, frame_size, page_size, num_pages, peer_ip,
+        forward, rx_only, tx_only, unified, tx_mode, peer_rx_base, peer_rkey| create(call, || Ok(Arguments {
+            // SAFETY: the caller of the C function vouches for its strings.
+            device: unsafe { text(device_name, "device_name")? },
+            // SAFETY: as above.
+            peer_ip: unsafe { text(peer_ip, "peer_ip")? },
+            forward: forward != 0,
+            rx_only: rx_only != 0,
+            tx_only: tx_only != 0,
+            unified: unified != 0,
+            port, peer_qp, frame_size, page_size, num_pages, tx_mode, peer_rx_base, peer_rkey,
+        }));
 
     /// Closes, waits for monitors, frees.
     fn cpu_roce_destroy_transceiver(handle: Handle), or () => destroy;
@@ -144,48 +155,17 @@ pub(crate) fn create_error() -> String {
     CREATE_ERROR.with_borrow(String::clone)
 }
 
-#[allow(clippy::too_many_arguments)]
-fn create(
-    call: &str,
-    device_name: *const c_char,
-    port: c_int,
-    peer_qp: c_uint,
-    frame_size: usize,
-    page_size: usize,
-    num_pages: c_uint,
-    peer_ip: *const c_char,
-    forward: c_int,
-    rx_only: c_int,
-    tx_only: c_int,
-    unified: c_int,
-    tx_mode: TxModeNumber,
-    peer_rx_base: u64,
-    peer_rkey: u32,
-) -> Handle {
+fn create(call: &str, arguments: impl FnOnce() -> Result<Arguments, Refusal>) -> Handle {
+    made(call, || {
+        let instance = Instance::by_name(Settings::of_arguments(&arguments()?)?)?;
+        TRANSCEIVERS.insert(instance).ok_or(Refusal::TableFull("transceivers"))
+    })
+}
+
+/// What `make` makes. A refusal is reported, kept for this thread, and NULL.
+pub(crate) fn made(call: &str, make: impl FnOnce() -> Result<*mut c_void, Refusal>) -> *mut c_void {
     warnings_to_stderr("cpu_roce");
-    let make = || {
-        // SAFETY: the caller of the C function vouches for its strings.
-        let (device, peer_ip) = unsafe { (text(device_name, "device_name")?, text(peer_ip, "peer_ip")?) };
-        let given = Arguments {
-            device,
-            port,
-            peer_qp,
-            frame_size,
-            page_size,
-            num_pages,
-            peer_ip,
-            forward: forward != 0,
-            rx_only: rx_only != 0,
-            tx_only: tx_only != 0,
-            unified: unified != 0,
-            tx_mode,
-            peer_rx_base,
-            peer_rkey,
-        };
-        let instance = Instance::by_name(Settings::of_arguments(&given)?)?;
-        TRANSCEIVERS.insert(instance).ok_or(Refusal::TableFull)
-    };
-    make().unwrap_or_else(|why: Refusal| {
+    make().unwrap_or_else(|why| {
         report(call, &why);
         CREATE_ERROR.set(why.to_string());
         ptr::null_mut()

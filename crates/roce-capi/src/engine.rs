@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use roce_core::{Device, LocalEndpoint, PeerEndpoint, UcQp};
 use roce_ring::Ring;
-use roce_transport::{Error, State, Stats, Transceiver, Unified};
+use roce_transport::{Error, Monitor, SharedPoller, State, Stats, Transceiver, Unified};
 
 use crate::instance::Handle;
 use crate::port::AnyPort;
@@ -15,6 +15,7 @@ pub(crate) trait Engine: Send + Sync {
     fn setup(&self) -> Result<LocalEndpoint, Error>;
     fn connect(&self, peer: &PeerEndpoint) -> Result<(), Error>;
     fn blocking_monitor(&self) -> Result<(), Error>;
+    fn join(&self, poller: &SharedPoller) -> Result<Monitor, Error>;
     fn close(&self);
     fn state(&self) -> State;
     fn error(&self) -> Option<Error>;
@@ -58,6 +59,10 @@ impl<D: Device + 'static> Engine for Transceiver<D> {
 
     fn blocking_monitor(&self) -> Result<(), Error> {
         self.blocking_monitor()
+    }
+
+    fn join(&self, poller: &SharedPoller) -> Result<Monitor, Error> {
+        poller.add(self)
     }
 
     fn close(&self) {

@@ -23,8 +23,8 @@ pub(crate) enum Refusal {
     Null(&'static str),
     #[error("more than one of forward, rx_only, tx_only and unified is set; choose one")]
     ManyModes,
-    #[error("too many transceivers; destroy some")]
-    TableFull,
+    #[error("too many {0}; destroy some")]
+    TableFull(&'static str),
     #[error("there is no option `{key}`; there are {known}")]
     NoOption { key: String, known: String },
     #[error("too late: the transceiver is set up; call it before setup and start")]
@@ -39,6 +39,8 @@ pub(crate) enum Refusal {
     NoPeer,
     #[error("the transceiver was made in mode {0:?}, not unified")]
     NotUnified(Mode),
+    #[error("a poller has no part in unified mode, where the thread that polls is yours")]
+    Unified,
     #[error("unified mode without a callback has nothing to monitor; call rx_poll and tx_publish")]
     NoCallback,
     #[error("blocking_monitor runs already")]

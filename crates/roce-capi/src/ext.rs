@@ -4,12 +4,13 @@ use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 use std::ptr;
 
-use roce_ffi::{text, wall};
+use roce_ffi::{report, text, wall};
 use roce_transport::{State, frame_metadata};
 
-use crate::api::{create_error, done, export, on};
+use crate::api::{create_error, done, export, made, on};
 use crate::error::Refusal;
 use crate::instance::{Handle, TRANSCEIVERS};
+use crate::poller::{self, POLLERS, PollerHandle};
 
 /// `cpu_roce_stats_t`: grows at its end only. All since creation, in messages where nothing else is said.
 #[repr(C)]
@@ -80,6 +81,21 @@ export! {
 
     /// How far it has come.
     fn cpu_roce_get_state(handle: Handle) -> c_int, or -1 => |call, h| on(call, h, |t| Ok(number(t.state()))).unwrap_or(-1);
+
+    /// One thread for many transceivers; NULL where it cannot be as wanted.
+    fn cpu_roce_create_poller(cpu: c_int, rt_priority: c_int) -> PollerHandle, or ptr::null_mut()
+        => |call, cpu, rt_priority| made(call, || poller::start(cpu, rt_priority));
+
+    /// The poller moves the messages from here on.
+    fn cpu_roce_add_to_poller(handle: Handle, poller: PollerHandle) -> c_int, or 0
+        => |call, h, poller| done(call, h, |t| t.join(&*POLLERS.get(poller)?));
+
+    /// Ends the thread.
+    fn cpu_roce_destroy_poller(poller: PollerHandle), or () => |call, poller| {
+        if let Err(bad) = POLLERS.remove(poller) {
+            report(call, bad);
+        }
+    };
 }
 
 thread_local! {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use roce_core::{Device, LocalEndpoint};
 use roce_ffi::{Handles, report};
 use roce_ring::{Geometry, Ring};
-use roce_transport::{Config, ConfigBuilder, Mode, State, Stats, Transceiver};
+use roce_transport::{Config, ConfigBuilder, Mode, Monitor, SharedPoller, State, Stats, Transceiver};
 
 use crate::dispatch::{Callback, Server, Serving};
 use crate::engine::Engine;
@@ -48,6 +48,8 @@ pub(crate) struct Instance {
     /// The callback's loop has the port.
     is_dispatching: AtomicBool,
     monitors: Monitors,
+    /// Tells of its end under a poller.
+    polled: OnceLock<Monitor>,
     last_error: Mutex<String>,
     /// What a polling thread was told last, so that it is told once.
     last_told: Mutex<String>,
@@ -91,6 +93,7 @@ impl Instance {
             is_closed: AtomicBool::new(false),
             is_dispatching: AtomicBool::new(false),
             monitors: Monitors::default(),
+            polled: OnceLock::new(),
             last_error: Mutex::default(),
             last_told: Mutex::default(),
         })
@@ -169,7 +172,22 @@ impl Instance {
         if self.mode == Mode::Unified {
             return self.dispatch(handle, up);
         }
-        Ok(up.engine.blocking_monitor()?)
+        match self.polled.get() {
+            Some(polled) => Ok(polled.wait()?),
+            None => Ok(up.engine.blocking_monitor()?),
+        }
+    }
+
+    /// Has the poller move the messages.
+    pub(crate) fn join(&self, poller: &SharedPoller) -> Result<(), Refusal> {
+        self.check_open()?;
+        if self.mode == Mode::Unified {
+            return Err(Refusal::Unified);
+        }
+        let polled = self.connected()?.engine.join(poller)?;
+        // It is the first: a transceiver is given away once.
+        let _ = self.polled.set(polled);
+        Ok(())
     }
 
     fn dispatch(self: &Arc<Self>, handle: Handle, up: &Up) -> Result<(), Refusal> {

@@ -21,6 +21,7 @@ mod error;
 mod ext;
 mod instance;
 mod options;
+mod poller;
 #[allow(unsafe_code)]
 mod port;
 mod settings;
@@ -29,3 +30,4 @@ pub use api::*;
 pub use dispatch::Dispatch;
 pub use ext::*;
 pub use instance::{Handle, create_on};
+pub use poller::PollerHandle;

@@ -70,6 +70,7 @@ fn c_type(rust: &str) -> &str {
     match rust {
         "()" => "void",
         "Handle" => "cpu_roce_transceiver_t",
+        "PollerHandle" => "cpu_roce_poller_t",
         "TxModeNumber" => "cpu_roce_tx_mode_t",
         "*const c_char" => "const char *",
         "*mut c_void" => "void *",

@@ -8,11 +8,14 @@ use std::process::Command;
 
 use common::{Installed, SONAME, library, stdout};
 
-const NAMES: [&str; 25] = [
+const NAMES: [&str; 28] = [
+    "cpu_roce_add_to_poller",
     "cpu_roce_blocking_monitor",
     "cpu_roce_close",
     "cpu_roce_connect",
+    "cpu_roce_create_poller",
     "cpu_roce_create_transceiver",
+    "cpu_roce_destroy_poller",
     "cpu_roce_destroy_transceiver",
     "cpu_roce_get_buffer_addr",
     "cpu_roce_get_frame_metadata",

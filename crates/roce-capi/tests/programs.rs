@@ -20,6 +20,7 @@ fn program(name: &str) -> PathBuf {
 
 static REFUSALS: LazyLock<PathBuf> = LazyLock::new(|| program("refusals.c"));
 static MESSAGES: LazyLock<PathBuf> = LazyLock::new(|| program("messages.c"));
+static POLLERS: LazyLock<PathBuf> = LazyLock::new(|| program("pollers.c"));
 static THREADS: LazyLock<PathBuf> = LazyLock::new(|| program("threads.c"));
 
 fn case_of(command: &mut Command, case: &str) -> String {
@@ -50,6 +51,7 @@ cases! {
     MESSAGES: echo_write_send, echo_send_send, echo_write_write, modes, later_slot_first, markers, lapped,
         lapped_by_default, lapped_while_reading, lapped_and_failed, losses, losses_in_rings, unified_send,
         unified_write, callback, callback_after_polls, destroyed_in_callback;
+    POLLERS: one_thread_for_many, what_a_poller_refuses, pollers_and_closes_at_once;
     THREADS: close_ends_the_monitor, many_monitors, destroy_alone, poll_through_a_life, poll_here_publish_there, everything_at_once;
 }
 

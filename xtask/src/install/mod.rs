@@ -98,9 +98,10 @@ fn version() -> Result<String> {
 }
 
 /// C and C++ programs for tests, below the root.
-const PROGRAMS: [&str; 4] = [
+const PROGRAMS: [&str; 5] = [
     "examples/ring_caller.c",
     "examples/ring_service.c",
+    "examples/shared_service.c",
     "examples/unified_service.cpp",
     "crates/roce-capi/tests/c/messages.c",
 ];

@@ -1,6 +1,6 @@
 /*
- * Additions to roce_wrapper.h: why a call was refused, counters, options and the state. Programs that know only
- * roce_wrapper.h need none of it. All functions may be called from any thread.
+ * Additions to roce_wrapper.h: why a call was refused, counters, options, the state, and one thread for many transceivers.
+ * Programs that know only roce_wrapper.h need none of it. All functions may be called from any thread.
  */
 #ifndef CUDAQ_REALTIME_CPU_TRANSPORT_ROCE_WRAPPER_EXT_H
 #define CUDAQ_REALTIME_CPU_TRANSPORT_ROCE_WRAPPER_EXT_H
@@ -66,7 +66,7 @@ typedef struct cpu_roce_frame_metadata_t {
 } cpu_roce_frame_metadata_t;
 
 /*
- * The text of the last refusal of this handle, or, for NULL, of the last create by this thread that was refused. "" when
+ * The text of the last refusal of this transceiver, or, for NULL, of the last create by this thread that was refused. "" when
  * nothing was. Never NULL. Valid until this thread calls it again.
  */
 const char *cpu_roce_last_error(cpu_roce_transceiver_t handle);
@@ -115,6 +115,27 @@ int cpu_roce_set_option(cpu_roce_transceiver_t handle, const char *key, const ch
 
 /* A cpu_roce_state_t; -1 for what is no handle. */
 int cpu_roce_get_state(cpu_roce_transceiver_t handle);
+
+/* One thread that moves the messages of many transceivers, in place of threads for each of them. */
+typedef void *cpu_roce_poller_t;
+
+/*
+ * Starts the thread, on a CPU of its own (its number; -1: on any) and under SCHED_FIFO (1 to 99; 0: not). While it has
+ * transceivers it keeps its CPU busy; without any it sleeps. NULL where it cannot be so; cpu_roce_last_error(NULL) says why.
+ */
+cpu_roce_poller_t cpu_roce_create_poller(int cpu, int rt_priority);
+
+/*
+ * From here on the poller moves the messages of a connected transceiver, of any mode but unified. They get their turn one
+ * after the other, and one that has to wait, or fails, holds up no other. Those on one address of a soft device belong
+ * under one poller: it then asks their socket once for all of them. cpu_roce_close and cpu_roce_destroy_transceiver take a
+ * transceiver out; cpu_roce_blocking_monitor, which need not be called, waits for its end and tells how it came. 0 for one
+ * that is not connected or runs already.
+ */
+int cpu_roce_add_to_poller(cpu_roce_transceiver_t handle, cpu_roce_poller_t poller);
+
+/* Ends the thread. Transceivers that are still with it fail. */
+void cpu_roce_destroy_poller(cpu_roce_poller_t poller);
 
 #ifdef __cplusplus
 }
