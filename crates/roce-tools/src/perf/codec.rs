@@ -2,7 +2,6 @@
 
 use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::sync::atomic::AtomicBool;
 
 use roce_core::{Psn, Qpn, Rkey};
 use roce_soft::wire::icrc::Icrc;
@@ -10,8 +9,7 @@ use roce_soft::wire::{Bth, Flow, Header, Opcode, Operation, Packet, Position, Re
 
 use super::dispatch::timed;
 use super::meter::Sample;
-use super::place::Seats;
-use super::plan::Budget;
+use super::trial::Trial;
 use super::wire::request;
 use crate::Error;
 
@@ -19,19 +17,15 @@ use crate::Error;
 const OUTER: usize = 28;
 
 /// One WRITE WITH IMMEDIATE there and back.
-pub(super) fn round_trip(
-    frame: u32,
-    seats: &Seats,
-    budget: Budget,
-    stop: &AtomicBool,
-) -> Result<Sample, Error> {
+pub(super) fn round_trip(trial: &Trial<'_>) -> Result<Sample, Error> {
+    let frame = trial.point.frame;
     let payload = request(frame);
     let mut header = header(frame);
     // Each end has its own.
     let (mut sealer, mut checker) = (Icrc::new(flow()), Icrc::new(flow()));
     let mut packet = vec![0; header.packet_len(payload.len())];
     let mut landed = vec![0; payload.len()];
-    timed(seats, budget, stop, move |slot| {
+    timed(trial, move |slot| {
         header.bth.psn = Psn::new(slot);
         let start = header.len();
         header.emit(&mut packet);
@@ -47,18 +41,14 @@ pub(super) fn round_trip(
 }
 
 /// Two copies, and two CRCs over as many bytes.
-pub(super) fn copies_and_crcs(
-    frame: u32,
-    seats: &Seats,
-    budget: Budget,
-    stop: &AtomicBool,
-) -> Result<Sample, Error> {
+pub(super) fn copies_and_crcs(trial: &Trial<'_>) -> Result<Sample, Error> {
+    let frame = trial.point.frame;
     let payload = request(frame);
     let header = header(frame);
     let mut packet = vec![0; OUTER + header.packet_len(payload.len())];
     let start = OUTER + header.len();
     let mut landed = vec![0; payload.len()];
-    timed(seats, budget, stop, move |slot| {
+    timed(trial, move |slot| {
         packet[OUTER..OUTER + 4].copy_from_slice(&slot.to_le_bytes());
         packet[start..start + payload.len()].copy_from_slice(&payload);
         let sealed = crc32fast::hash(black_box(&packet));

@@ -1,7 +1,6 @@
 //! The dispatcher between two rings, all on one thread; and the same copies and flags with the function called straight.
 
 use std::hint::black_box;
-use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Instant;
 
@@ -9,9 +8,9 @@ use roce_dispatch::RingLoop;
 use roce_dispatch::rpc::{HEADER_LEN, Response, Status};
 use roce_ring::{Consumer, Geometry, MemoryOptions, Producer, Ring};
 
-use super::meter::{Meter, Sample};
-use super::place::Seats;
-use super::plan::{Budget, ServiceMode};
+use super::meter::Sample;
+use super::plan::ServiceMode;
+use super::trial::Trial;
 use super::wire::{check_answer, nanos, page_size, request};
 use crate::{Error, handlers};
 
@@ -40,17 +39,13 @@ impl Rings {
 }
 
 /// Through [`RingLoop`].
-pub(super) fn through_dispatcher(
-    frame: u32,
-    seats: &Seats,
-    budget: Budget,
-    stop: &AtomicBool,
-) -> Result<Sample, Error> {
+pub(super) fn through_dispatcher(trial: &Trial<'_>) -> Result<Sample, Error> {
+    let frame = trial.point.frame;
     let Rings { to_dispatcher, mut from_dispatcher, requests, answers } = Rings::new(frame)?;
     let mut dispatcher = RingLoop::new(requests, answers, handlers::table(None)?)?;
     let frame = request(frame);
     let mut is_checked = false;
-    timed(seats, budget, stop, move |slot| {
+    timed(trial, move |slot| {
         to_dispatcher.slot(slot).copy_from(0, &frame);
         to_dispatcher.publish(slot);
         dispatcher.poll();
@@ -65,12 +60,8 @@ pub(super) fn through_dispatcher(
 }
 
 /// As little as a dispatcher can do: copy the request out, call the function, copy header and results in.
-pub(super) fn called_straight(
-    frame: u32,
-    seats: &Seats,
-    budget: Budget,
-    stop: &AtomicBool,
-) -> Result<Sample, Error> {
+pub(super) fn called_straight(trial: &Trial<'_>) -> Result<Sample, Error> {
+    let frame = trial.point.frame;
     let Rings { to_dispatcher, mut from_dispatcher, mut requests, answers } = Rings::new(frame)?;
     // What the dispatcher would look up, so that the compiler cannot know it.
     let increment: fn(&[u8], &mut [u8]) = black_box(|arguments, result| {
@@ -81,7 +72,7 @@ pub(super) fn called_straight(
     let frame = request(frame);
     let (mut taken, mut answer) = (frame.clone(), frame.clone());
     let header = Response { status: Status::SUCCESS, ..Response::default() };
-    timed(seats, budget, stop, move |slot| {
+    timed(trial, move |slot| {
         to_dispatcher.slot(slot).copy_from(0, &frame);
         to_dispatcher.publish(slot);
         let slot = requests.next_published().ok_or(Error::WrongAnswer)?;
@@ -99,14 +90,12 @@ pub(super) fn called_straight(
 
 /// Times `serve` on a thread in its seat; it gets the slots in turn.
 pub(super) fn timed(
-    seats: &Seats,
-    budget: Budget,
-    stop: &AtomicBool,
+    trial: &Trial<'_>,
     mut serve: impl FnMut(u32) -> Result<(), Error> + Send,
 ) -> Result<Sample, Error> {
     let run = || {
-        seats.take(0)?;
-        let mut meter = Meter::new(budget, BATCH, stop);
+        trial.seats.take(0)?;
+        let mut meter = trial.meter(BATCH);
         let mut then = Instant::now();
         let mut slot = 0;
         loop {

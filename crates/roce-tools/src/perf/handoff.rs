@@ -7,9 +7,9 @@ use std::time::Instant;
 use roce_ring::{Geometry, MemoryOptions, Producer, Ring};
 use roce_transport::Backoff;
 
-use super::meter::{Meter, Sample};
+use super::meter::Sample;
 use super::place::Seats;
-use super::plan::Budget;
+use super::trial::Trial;
 use super::wire::nanos;
 use crate::Error;
 
@@ -18,16 +18,15 @@ const BATCH: u64 = 16;
 const PAGES: u32 = 64;
 
 /// Through rings.
-pub(super) fn through_rings(seats: &Seats, budget: Budget, stop: &AtomicBool) -> Result<Sample, Error> {
+pub(super) fn through_rings(trial: &Trial<'_>) -> Result<Sample, Error> {
+    let seats = trial.seats;
     let geometry = Geometry::new(PAGES, 384, 384).map_err(|e| Error::Options(e.to_string()))?;
     let ring = || Ring::allocate(geometry, MemoryOptions::default()).map_err(Error::Ring);
     let (there, back) = (ring()?, ring()?);
     let ((to_peer, mut at_peer), (to_us, mut at_us)) = there.split().zip(back.split()).ok_or(Error::Taken)?;
     let mut next = (0, 0);
     between_threads(
-        seats,
-        budget,
-        stop,
+        trial,
         move |over| {
             let slot = wait_for(seats, over, || at_peer.next_published())?;
             at_peer.claim(slot);
@@ -56,14 +55,13 @@ fn publish(producer: &Producer, next: &mut u32, seats: &Seats, over: &AtomicBool
 struct Flag(AtomicU64);
 
 /// Through nothing but two flags.
-pub(super) fn through_flags(seats: &Seats, budget: Budget, stop: &AtomicBool) -> Result<Sample, Error> {
+pub(super) fn through_flags(trial: &Trial<'_>) -> Result<Sample, Error> {
+    let seats = trial.seats;
     let (there, back) = (Flag::default(), Flag::default());
     let (there, back) = (&there.0, &back.0);
     let mut counts = (0u64, 0u64);
     between_threads(
-        seats,
-        budget,
-        stop,
+        trial,
         move |over| {
             counts.0 += 1;
             wait_for(seats, over, || (there.load(Ordering::Acquire) == counts.0).then_some(()))?;
@@ -95,22 +93,20 @@ fn wait_for<T>(seats: &Seats, over: &AtomicBool, mut look: impl FnMut() -> Optio
 
 /// Runs `answer` over and over on one thread and times `ask` on another.
 fn between_threads(
-    seats: &Seats,
-    budget: Budget,
-    stop: &AtomicBool,
+    trial: &Trial<'_>,
     mut answer: impl FnMut(&AtomicBool) -> Option<()> + Send,
     mut ask: impl FnMut(&AtomicBool) -> Option<()> + Send,
 ) -> Result<Sample, Error> {
     let over = &AtomicBool::new(false);
     thread::scope(|scope| {
         let peer = scope.spawn(move || {
-            let seated = seats.take(1);
+            let seated = trial.seats.take(1);
             while answer(over).is_some() {}
             seated
         });
         let us = scope.spawn(move || {
-            seats.take(0)?;
-            let mut meter = Meter::new(budget, BATCH, stop);
+            trial.seats.take(0)?;
+            let mut meter = trial.meter(BATCH);
             let mut then = Instant::now();
             loop {
                 for _ in 0..BATCH {

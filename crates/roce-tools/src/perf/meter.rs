@@ -33,11 +33,25 @@ const LONGEST_NS: u64 = 60_000_000_000;
 /// Bins of a time series.
 const BINS: u32 = 200;
 
-pub(super) fn histogram(digits: u8) -> Histogram<u64> {
+fn histogram(digits: u8) -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST_NS, digits).expect("bounds that a histogram takes")
 }
 
 impl Sample {
+    /// Nothing yet. Each entry will stand for `batch` messages.
+    pub(super) fn new(batch: u64) -> Self {
+        Self {
+            times: histogram(3),
+            batch,
+            count: 0,
+            lost: 0,
+            elapsed: Duration::ZERO,
+            series: Vec::new(),
+            mtu: None,
+            memory_growth_kib: 0,
+        }
+    }
+
     /// Nanoseconds of a message at quantile `q`, 0 to 1.
     pub(super) fn ns(&self, q: f64) -> f64 {
         self.times.value_at_quantile(q) as f64 / self.batch as f64
@@ -93,6 +107,7 @@ pub(super) struct Meter<'a> {
     seen: u64,
     phase: Phase,
     memory_kib: u64,
+    /// When the phase began.
     started: Instant,
     stop: &'a AtomicBool,
     series: Option<Series>,
@@ -101,20 +116,9 @@ pub(super) struct Meter<'a> {
 impl<'a> Meter<'a> {
     /// Starts to warm up. Each entry will stand for `batch` messages.
     pub(super) fn new(budget: Budget, batch: u64, stop: &'a AtomicBool) -> Self {
-        let times = histogram(3);
-        let sample = Sample {
-            times,
-            batch,
-            count: 0,
-            lost: 0,
-            elapsed: Duration::ZERO,
-            series: Vec::new(),
-            mtu: None,
-            memory_growth_kib: 0,
-        };
         let until = Until::new(budget, 10);
         Self {
-            sample,
+            sample: Sample::new(batch),
             budget,
             until,
             seen: 0,
@@ -136,9 +140,12 @@ impl<'a> Meter<'a> {
         self
     }
 
-    /// A batch took `ns` and ended `now`. Whether to go on.
+    /// A batch took `ns` and ended `now`. Whether to go on. What came together with the end of a phase is not of the next.
     #[inline]
     pub(super) fn record(&mut self, now: Instant, ns: u64) -> bool {
+        if now < self.started {
+            return !self.stop.load(Ordering::Relaxed);
+        }
         self.sample.times.saturating_record(ns);
         if let Some(series) = &mut self.series {
             series.record(now, ns);
@@ -173,6 +180,7 @@ impl<'a> Meter<'a> {
         self.phase = Phase::Settle;
         self.memory_kib = resident_kib();
         self.seen = 0;
+        self.started = Instant::now();
         self.until = Until::new(self.budget, 100);
         !self.stop.load(Ordering::Relaxed)
     }
@@ -264,6 +272,22 @@ mod tests {
         let sample = meter.finish();
         assert_eq!((sample.count, sample.times.len()), (100, 50));
         assert_eq!(sample.ns(1.0), 5.0);
+    }
+
+    #[test]
+    fn answers_that_came_together_belong_to_one_phase() {
+        let stop = AtomicBool::new(false);
+        let mut meter = Meter::new(Budget::Count(10), 1, &stop);
+        let mut batches = 0;
+        let mut take = || {
+            batches += 1;
+            let now = Instant::now();
+            (0..16).fold(true, |_, _| meter.record(now, batches))
+        };
+        while take() {}
+        let sample = meter.finish();
+        assert_eq!((batches, sample.count), (3, 16));
+        assert_eq!((sample.times.min(), sample.times.max()), (3, 3), "warm-up and settling are not of it");
     }
 
     #[test]

@@ -30,4 +30,5 @@ pub mod report;
 pub mod run;
 mod scale;
 mod stream;
+mod trial;
 mod wire;

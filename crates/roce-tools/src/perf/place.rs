@@ -59,8 +59,31 @@ pub(super) struct Seats {
 
 impl Placement {
     /// On the machine as it is.
-    pub fn new(pin: Pin, spin: Spin) -> Self {
-        Self { pin, spin, allowed: allowed_cpus() }
+    ///
+    /// # Errors
+    /// [`Error::Options`] for CPUs that this process may not use, or that are named twice.
+    pub fn new(pin: Pin, spin: Spin) -> Result<Self, Error> {
+        Self { pin, spin, allowed: allowed_cpus() }.checked()
+    }
+
+    fn checked(self) -> Result<Self, Error> {
+        let Pin::Cpus(cpus) = &self.pin else { return Ok(self) };
+        let mut rest = cpus.as_slice();
+        while let [cpu, others @ ..] = rest {
+            if !self.allowed.contains(cpu) {
+                let allowed = listed(&self.allowed);
+                return Err(Error::Options(format!(
+                    "--pin: CPU {cpu} is not for this process; it may use {allowed}"
+                )));
+            }
+            if others.contains(cpu) {
+                return Err(Error::Options(format!(
+                    "--pin: CPU {cpu} is named twice; threads share CPUs by themselves where there are too few"
+                )));
+            }
+            rest = others;
+        }
+        Ok(self)
     }
 
     /// CPUs that this process may use.
@@ -165,6 +188,14 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(|i| seats.cpu(i)), [Some(3), Some(1), Some(2), Some(1)]);
         assert_eq!(on_four(Pin::Cpus(vec![2]), Spin::Auto).seats(2).cpu(1), Some(2));
         assert_eq!(on_four(Pin::No, Spin::Auto).seats(2).cpu(0), None);
+    }
+
+    #[test]
+    fn cpus_that_cannot_be_are_named() {
+        let error = |cpus| on_four(Pin::Cpus(cpus), Spin::Auto).checked().unwrap_err().to_string();
+        assert!(error(vec![1, 9]).contains("CPU 9 is not for this process; it may use 0, 1, 2, 3"));
+        assert!(error(vec![3, 1, 3]).contains("CPU 3 is named twice"));
+        assert!(on_four(Pin::Cpus(vec![3, 0]), Spin::Auto).checked().is_ok());
     }
 
     #[test]

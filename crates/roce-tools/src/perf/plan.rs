@@ -1,11 +1,13 @@
 //! What is measured, and for how long.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use roce_dispatch::rpc::HEADER_LEN;
+use roce_transport::FaultConfig;
 
 use super::place::Placement;
 use crate::Error;
@@ -47,6 +49,15 @@ impl Case {
     /// Whether it goes over a link, so that there is a service in some mode.
     pub fn is_wire(self) -> bool {
         matches!(self, Self::Rtt | Self::Throughput | Self::Jitter | Self::Scale)
+    }
+
+    /// Whether a service can work so in it.
+    fn knows(self, mode: ServiceMode) -> bool {
+        use ServiceMode::{Forward, Shared, Threads, Unified};
+        match self {
+            Self::Scale => matches!(mode, Shared | Forward),
+            case => case.is_wire() && matches!(mode, Threads | Unified | Forward),
+        }
     }
 }
 
@@ -161,7 +172,7 @@ pub enum Budget {
 }
 
 /// The link under the wire cases.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Backend {
     /// The caller's device: `soft`, `soft:IP` or an RDMA device.
     pub device: String,
@@ -169,6 +180,8 @@ pub struct Backend {
     pub peer: Option<String>,
     /// What reports call it.
     pub label: String,
+    /// What spoils the packets of both ends, on `soft` links.
+    pub faults: Option<FaultConfig>,
 }
 
 /// All that a run of the program measures.
@@ -188,22 +201,22 @@ pub struct Plan {
     pub placement: Placement,
 }
 
-/// What the command line chooses among.
-#[derive(Debug, Clone)]
+/// What the command line chooses among. What is empty was not asked for, and is as the cases have it.
+#[derive(Debug, Clone, Default)]
 pub struct Choice {
     /// Which cases.
     pub cases: Vec<Case>,
-    /// Modes of the service.
+    /// Modes of the service. Empty: unified; in scale shared.
     pub modes: Vec<ServiceMode>,
-    /// Bytes of a frame.
+    /// Bytes of a frame. Empty: 64.
     pub frames: Vec<u32>,
-    /// Requests under way in the cases throughput and scale; empty: 64 and 1.
+    /// Requests under way in the cases throughput and scale. Empty: 64; in scale 1.
     pub depths: Vec<u32>,
-    /// Requests per second in the jitter case.
-    pub rate: u32,
-    /// Transceivers in the case scale.
+    /// Requests per second in the jitter case. `None`: 10,000.
+    pub rate: Option<u32>,
+    /// Transceivers in the case scale. Empty: 1, 4, 16 and 64.
     pub transceivers: Vec<u32>,
-    /// Slots of their rings.
+    /// Slots of their rings. Empty: 64, 1024 and 4096.
     pub pages: Vec<u32>,
 }
 
@@ -214,24 +227,36 @@ pub const MAX_DEPTH: u32 = 256;
 /// More need more descriptors and memory than a user usually has.
 pub const MAX_TRANSCEIVERS: u32 = 256;
 
+/// What is measured where nothing else is asked for.
+const RATE: u32 = 10_000;
+const TRANSCEIVERS: &[u32] = &[1, 4, 16, 64];
+const PAGES: &[u32] = &[64, 1024, 4096];
+
+/// What was asked for, or what it is without.
+fn or<'a, T>(asked: &'a [T], usual: &'a [T]) -> &'a [T] {
+    if asked.is_empty() { usual } else { asked }
+}
+
 impl Choice {
-    /// Every combination that makes sense, case by case.
+    /// Every combination that makes sense, case by case, once each.
     ///
     /// # Errors
-    /// [`Error::Options`] for frames and depths that cannot be.
+    /// [`Error::Options`] for numbers that cannot be, and for what none of the cases has a use for.
     pub fn points(&self) -> Result<Vec<Point>, Error> {
         self.check()?;
-        Ok(self.cases.iter().flat_map(|&case| self.points_of(case)).collect())
+        let mut known = HashSet::new();
+        let points = self.cases.iter().flat_map(|&case| self.points_of(case));
+        Ok(points.filter(|&point| known.insert(point)).collect())
     }
 
     fn points_of(&self, case: Case) -> Vec<Point> {
-        let frames = if case == Case::Handoff { &[0] } else { self.frames.as_slice() };
+        let frames = if case == Case::Handoff { &[0] } else { or(&self.frames, &[64]) };
         let depths = match case {
-            Case::Throughput | Case::Scale if !self.depths.is_empty() => self.depths.as_slice(),
-            Case::Throughput => &[64],
+            Case::Throughput => or(&self.depths, &[64]),
+            Case::Scale => or(&self.depths, &[1]),
             _ => &[1],
         };
-        let rate = (case == Case::Jitter).then_some(self.rate);
+        let rate = (case == Case::Jitter).then(|| self.rate.unwrap_or(RATE));
         let many = self.many_of(case);
         let mut points = Vec::new();
         for mode in self.modes_of(case) {
@@ -246,17 +271,12 @@ impl Choice {
 
     /// Those that the case knows.
     fn modes_of(&self, case: Case) -> Vec<ServiceMode> {
-        use ServiceMode::{Forward, Shared};
-        let of = |is_known: fn(ServiceMode) -> bool| {
-            self.modes.iter().copied().filter(|&mode| is_known(mode)).collect::<Vec<_>>()
+        let usual: &[ServiceMode] = match case {
+            Case::Scale => &[ServiceMode::Shared],
+            _ if case.is_wire() => &[ServiceMode::Unified],
+            _ => return vec![ServiceMode::None],
         };
-        match case {
-            Case::Scale => Some(of(|mode| matches!(mode, Shared | Forward)))
-                .filter(|modes| !modes.is_empty())
-                .unwrap_or_else(|| vec![Shared]),
-            _ if case.is_wire() => of(|mode| mode != Shared),
-            _ => vec![ServiceMode::None],
-        }
+        or(&self.modes, usual).iter().copied().filter(|&mode| case.knows(mode)).collect()
     }
 
     fn many_of(&self, case: Case) -> Vec<Option<Many>> {
@@ -264,9 +284,9 @@ impl Choice {
             return vec![None];
         }
         let of = |&transceivers: &u32| {
-            self.pages.iter().map(move |&pages| Some(Many { transceivers, pages })).collect::<Vec<_>>()
+            or(&self.pages, PAGES).iter().map(move |&pages| Some(Many { transceivers, pages }))
         };
-        self.transceivers.iter().flat_map(of).collect()
+        or(&self.transceivers, TRANSCEIVERS).iter().flat_map(of).collect()
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -290,10 +310,56 @@ impl Choice {
                 "--pages {pages}: take powers of two, and as many pages as --depth at least"
             )));
         }
-        if self.rate == 0 {
+        if self.rate == Some(0) {
             return Err(Error::Options("--rate 0: nothing would ever be sent".to_owned()));
         }
-        Ok(())
+        self.check_modes()?;
+        self.check_uses()
+    }
+
+    /// Each mode has a case, and each case that has a service a mode.
+    fn check_modes(&self) -> Result<(), Error> {
+        let knows_none = |case: &&Case| case.is_wire() && !self.modes.iter().any(|&mode| case.knows(mode));
+        let stray = |mode: &&ServiceMode| !self.cases.iter().any(|case| case.knows(**mode));
+        let case = self.cases.iter().find(knows_none).filter(|_| !self.modes.is_empty());
+        let mode = self.modes.iter().find(stray).filter(|_| self.cases.iter().any(|case| case.is_wire()));
+        let what = match (case, mode) {
+            (Some(case), _) => format!("{} has none of these modes", case.name()),
+            (None, Some(mode)) => format!("none of the cases has the mode {}", mode.name()),
+            (None, None) => return Ok(()),
+        };
+        let known = "scale has shared and forward, other cases have threads, unified and forward";
+        Err(Error::Options(format!("--mode: {what}; {known}")))
+    }
+
+    /// Nothing is asked for in vain.
+    fn check_uses(&self) -> Result<(), Error> {
+        let has = |cases: &[Case]| self.cases.iter().any(|case| cases.contains(case));
+        let streams = has(&[Case::Throughput, Case::Scale]);
+        let asked = [
+            (
+                !self.modes.is_empty(),
+                self.cases.iter().any(|case| case.is_wire()),
+                "mode",
+                "cases with a service",
+            ),
+            (
+                !self.frames.is_empty(),
+                self.cases.iter().any(|&case| case != Case::Handoff),
+                "frame",
+                "cases with bytes",
+            ),
+            (!self.depths.is_empty(), streams, "depth", "throughput and scale"),
+            (self.rate.is_some(), has(&[Case::Jitter]), "rate", "jitter"),
+            (!self.transceivers.is_empty(), has(&[Case::Scale]), "transceivers", "scale"),
+            (!self.pages.is_empty(), has(&[Case::Scale]), "pages", "scale"),
+        ];
+        match asked.iter().find(|(is_asked, has_use, ..)| *is_asked && !has_use) {
+            Some((.., name, cases)) => {
+                Err(Error::Options(format!("--{name}: is for {cases}; leave it out, or name such a case")))
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -322,17 +388,14 @@ pub fn full_points(cpus: usize) -> Vec<Point> {
         modes: modes.to_vec(),
         frames: frames.to_vec(),
         depths: depths.to_vec(),
-        rate: 10_000,
-        transceivers: Vec::new(),
-        pages: Vec::new(),
+        ..Choice::default()
     };
     let all = |case, modes: &[ServiceMode], frames: &[u32], depths: &[u32]| {
         choice(case, modes, frames, depths).points_of(case)
     };
     let scale = |mode, depth, pages: &[u32]| {
-        let (transceivers, pages) = (TRANSCEIVERS.to_vec(), pages.to_vec());
-        let mut points = Choice { transceivers, pages, ..choice(Case::Scale, &[mode], &[64], &[depth]) }
-            .points_of(Case::Scale);
+        let choice = choice(Case::Scale, &[mode], &[64], &[depth]);
+        let mut points = Choice { pages: pages.to_vec(), ..choice }.points_of(Case::Scale);
         points.retain(|point| {
             mode == Shared || point.many == Some(Many::SINGLE) || point.busy_threads() <= cpus
         });
@@ -340,7 +403,6 @@ pub fn full_points(cpus: usize) -> Vec<Point> {
     };
     const FRAMES: &[u32] = &[32, 64, 128, 256, 512, 1024, 2048, 4096];
     const DEPTHS: &[u32] = &[1, 2, 4, 8, 16, 32, 64, 128];
-    const TRANSCEIVERS: &[u32] = &[1, 4, 16, 64];
     use ServiceMode::{Forward, Shared, Threads, Unified};
     [
         all(Case::Rtt, &[Unified], FRAMES, &[]),
@@ -351,7 +413,7 @@ pub fn full_points(cpus: usize) -> Vec<Point> {
         all(Case::Handoff, &[], &[], &[]),
         all(Case::Dispatch, &[], &[64, 1024], &[]),
         all(Case::Codec, &[], &[64, 256, 1024, 4096], &[]),
-        scale(Shared, 1, &[64, 1024, 4096]),
+        scale(Shared, 1, PAGES),
         scale(Forward, 1, &[64]),
         scale(Shared, 64, &[64]),
         scale(Forward, 64, &[64]),
@@ -369,9 +431,7 @@ mod tests {
             modes: vec![ServiceMode::Unified, ServiceMode::Threads],
             frames: vec![64, 128],
             depths: vec![1, 8],
-            rate: 1000,
-            transceivers: vec![1, 2, 4],
-            pages: vec![64, 128],
+            ..Choice::default()
         }
     }
 
@@ -387,18 +447,53 @@ mod tests {
     #[test]
     fn scale_has_modes_of_its_own_and_every_number_with_every_size() {
         let of = |modes: &[ServiceMode]| {
-            let choice =
-                Choice { cases: vec![Case::Scale], modes: modes.to_vec(), frames: vec![64], ..choice() };
+            let (transceivers, pages) = (vec![1, 2, 4], vec![64, 128]);
+            let (cases, modes) = (vec![Case::Scale], modes.to_vec());
+            let choice = Choice { cases, modes, frames: vec![64], transceivers, pages, ..choice() };
             choice.points().unwrap()
         };
-        let points = of(&[ServiceMode::Unified]);
+        let points = of(&[]);
         assert_eq!(points.len(), 2 * 3 * 2);
         assert!(points.iter().all(|point| point.mode == ServiceMode::Shared && point.busy_threads() == 2));
         assert_eq!(points[7].title(), "scale shared 64 B depth 8 1x128 pages");
-        let points = of(&[ServiceMode::Forward, ServiceMode::Threads]);
+        let points = of(&[ServiceMode::Forward]);
         assert_eq!((points.len(), points[0].mode, points[4].busy_threads()), (12, ServiceMode::Forward, 5));
-        let rtt = Choice { modes: vec![ServiceMode::Shared], ..choice() };
-        assert!(rtt.points().unwrap().iter().all(|point| !point.case.is_wire()), "only scale knows it");
+    }
+
+    #[test]
+    fn what_is_not_asked_for_is_as_the_cases_have_it() {
+        let points = |cases: &[Case]| Choice { cases: cases.to_vec(), ..Choice::default() }.points().unwrap();
+        let titles = |cases| points(cases).iter().map(Point::title).collect::<Vec<_>>();
+        assert_eq!(
+            titles(&[Case::Rtt, Case::Throughput, Case::Handoff, Case::Codec, Case::Rtt]),
+            ["rtt unified 64 B", "throughput unified 64 B depth 64", "handoff", "codec 64 B"]
+        );
+        assert_eq!(points(&[Case::Jitter])[0].rate, Some(10_000));
+        let scale = points(&[Case::Scale]);
+        assert_eq!((scale.len(), scale[11].title()), (12, "scale shared 64 B 64x4096 pages".to_owned()));
+    }
+
+    #[test]
+    fn what_no_case_has_a_use_for_is_named() {
+        use ServiceMode::{Forward, Shared, Threads};
+        let of = |cases: &[Case]| Choice { cases: cases.to_vec(), ..Choice::default() };
+        let modes = |cases: &[Case], modes: &[ServiceMode]| Choice { modes: modes.to_vec(), ..of(cases) };
+        for (choice, words) in [
+            (modes(&[Case::Rtt], &[Shared]), "rtt has none of these modes"),
+            (modes(&[Case::Rtt, Case::Scale], &[Threads]), "scale has none of these modes"),
+            (modes(&[Case::Rtt], &[Threads, Shared]), "none of the cases has the mode shared"),
+            (modes(&[Case::Codec], &[Threads]), "--mode: is for"),
+            (Choice { frames: vec![64], ..of(&[Case::Handoff]) }, "--frame: is for"),
+            (Choice { depths: vec![1], ..of(&[Case::Rtt]) }, "--depth: is for"),
+            (Choice { rate: Some(1), ..of(&[Case::Rtt]) }, "--rate: is for"),
+            (Choice { transceivers: vec![1], ..of(&[Case::Rtt]) }, "--transceivers: is for"),
+            (Choice { pages: vec![64], ..of(&[Case::Throughput]) }, "--pages: is for"),
+        ] {
+            let error = choice.points().unwrap_err().to_string();
+            assert!(error.contains(words), "{choice:?}: {error}");
+        }
+        let both = modes(&[Case::Rtt, Case::Scale], &[Threads, Shared, Forward]).points().unwrap();
+        assert_eq!(both.iter().filter(|point| point.case == Case::Rtt).count(), 2);
     }
 
     #[test]
@@ -414,7 +509,9 @@ mod tests {
     fn numbers_that_cannot_be_are_named() {
         let wrong = |transceivers: u32, pages: u32| {
             let cases = vec![Case::Scale];
-            let choice = Choice { cases, transceivers: vec![transceivers], pages: vec![pages], ..choice() };
+            let modes = vec![ServiceMode::Shared];
+            let choice =
+                Choice { cases, modes, transceivers: vec![transceivers], pages: vec![pages], ..choice() };
             choice.points().unwrap_err().to_string()
         };
         for (transceivers, pages, name) in

@@ -25,7 +25,7 @@ impl Progress {
     /// Of something that will take `total`.
     pub(super) fn new(total: Duration) -> Self {
         let bar = ProgressBar::new(millis(total));
-        let style = ProgressStyle::with_template("{msg:38} [{bar:30}] {percent:>3} %, {left} left")
+        let style = ProgressStyle::with_template("[{bar:30}] {percent:>3} %, {left} left: {wide_msg}")
             .unwrap_or_else(|_| ProgressStyle::default_bar())
             .with_key("left", |state: &ProgressState, out: &mut dyn fmt::Write| {
                 // Nobody is told less by a bar that cannot be written.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::machine::Machine;
-use super::meter::{Sample, histogram};
+use super::meter::Sample;
 use super::plan::{Case, Many, Point, ServiceMode};
 
 /// The quantiles of a distribution that are kept, in percent.
@@ -30,7 +30,7 @@ pub struct Record {
     /// How many transceivers, in the case that compares numbers of them.
     #[serde(flatten)]
     pub many: Option<Many>,
-    /// Nanoseconds, the median of the runs' medians.
+    /// Nanoseconds, the median of the runs' medians; 0 when nothing was answered.
     pub p50_ns: f64,
     /// Nanoseconds, the median of the runs' 99th percentiles.
     pub p99_ns: f64,
@@ -48,7 +48,7 @@ pub struct Record {
     pub limit: Option<f64>,
     /// What the limit is.
     pub limit_name: String,
-    /// Figure over limit.
+    /// Figure over limit, as both stand here; `None` without a limit, and where nothing was answered.
     pub ratio: Option<f64>,
     /// What the ratio shall be at most, for times, or at least, for rates.
     pub target: Option<f64>,
@@ -56,6 +56,9 @@ pub struct Record {
     pub count: u64,
     /// Messages never answered.
     pub lost: u64,
+    /// The same of the limit.
+    #[serde(default)]
+    pub limit_lost: u64,
     /// Messages that each time stands for: times are means over so many.
     pub batch: u64,
     /// Threads that never slept. With more than the machine has CPUs, times are those of the scheduler.
@@ -151,10 +154,12 @@ impl Record {
         let runs: Vec<Run> = samples.iter().map(|(case, limit)| run(figure, case, limit.as_ref())).collect();
         let batch = samples.first().map_or(1, |(case, _)| case.batch);
         let all = merged(samples.iter().map(|(case, _)| case));
-        let median_of = |value: fn(&Run) -> f64| median(runs.iter().map(value).collect());
-        let limits: Option<Vec<f64>> = runs.iter().map(|run| run.limit).collect();
-        let limit = limits.filter(|limits| !limits.is_empty()).map(median);
-        let (p50_ns, per_s) = (median_of(|run| run.p50_ns), median_of(|run| run.per_s));
+        let limit_of_all = merged(samples.iter().filter_map(|(_, limit)| limit.as_ref()));
+        // Where nothing was answered there is no time, and least of all a short one.
+        let time = |value: fn(&Run) -> f64| median(runs.iter().map(value).filter(|ns| *ns > 0.0).collect());
+        let limits: Vec<f64> = runs.iter().filter_map(|run| run.limit).filter(|limit| *limit > 0.0).collect();
+        let limit = (!limits.is_empty()).then(|| median(limits));
+        let (p50_ns, per_s) = (time(|run| run.p50_ns), median(runs.iter().map(|run| run.per_s).collect()));
         let value = if figure == Figure::PerS { per_s } else { p50_ns };
         Self {
             case: point.case,
@@ -164,7 +169,7 @@ impl Record {
             rate: point.rate,
             many: point.many,
             p50_ns,
-            p99_ns: median_of(|run| run.p99_ns),
+            p99_ns: time(|run| run.p99_ns),
             p99_9_ns: round(all.ns(0.999)),
             p99_99_ns: round(all.ns(0.9999)),
             max_ns: round(all.times.max() as f64 / batch as f64),
@@ -172,17 +177,18 @@ impl Record {
             figure,
             limit,
             limit_name: context.limit_name.to_owned(),
-            ratio: limit.filter(|limit| *limit > 0.0).map(|limit| (value / limit * 1e4).round() / 1e4),
+            ratio: limit.filter(|_| value > 0.0).map(|limit| (value / limit * 1e4).round() / 1e4),
             target: target(&point, context.is_soft),
             count: all.count,
             lost: all.lost,
+            limit_lost: limit_of_all.lost,
             batch,
             busy_threads: point.busy_threads(),
             pinned: context.pinned,
             mtu: samples.first().and_then(|(case, _)| case.mtu),
             memory_growth_kib: samples.iter().map(|(case, _)| case.memory_growth_kib).max().unwrap_or(0),
             curve: curve(&all),
-            limit_curve: curve(&merged(samples.iter().filter_map(|(_, limit)| limit.as_ref()))),
+            limit_curve: curve(&limit_of_all),
             series: samples.into_iter().next().map(|(case, _)| case.series).unwrap_or_default(),
             runs,
             backend: context.backend,
@@ -198,9 +204,13 @@ impl Record {
         }
     }
 
-    /// Whether the ratio is as good as it shall be, where that is known.
+    /// Whether the ratio is as good as it shall be, where that is known. Who loses messages meets nothing.
     pub fn is_met(&self) -> Option<bool> {
-        let (ratio, target) = (self.ratio?, self.target?);
+        let target = self.target?;
+        if self.lost > 0 {
+            return Some(false);
+        }
+        let ratio = self.ratio?;
         Some(match self.figure {
             Figure::P50Ns => ratio <= target,
             Figure::PerS => ratio >= target,
@@ -215,14 +225,19 @@ impl Record {
 
     /// What a reader has to know to take the figures for what they are.
     pub fn note(&self) -> Option<String> {
-        let cores = self.machine.cores;
-        let crowded = self.busy_threads > cores;
-        let crowded = crowded.then(|| {
-            format!("{} busy threads on {cores} CPUs: the scheduler is measured too", self.busy_threads)
-        });
+        let crowd = self.crowd().map(|crowd| format!("{crowd}: the scheduler is measured too"));
         let lost = (self.lost > 0).then(|| format!("{} of {} lost", self.lost, self.lost + self.count));
-        let notes: Vec<String> = [crowded, lost].into_iter().flatten().collect();
+        let limit = (self.limit_lost > 0)
+            .then(|| format!("the limit lost {}: it would be better without", self.limit_lost));
+        let notes: Vec<String> = [crowd, lost, limit].into_iter().flatten().collect();
         (!notes.is_empty()).then(|| notes.join("; "))
+    }
+
+    /// That threads which never sleep had to share CPUs, where they had.
+    pub(super) fn crowd(&self) -> Option<String> {
+        let threads = self.busy_threads;
+        let cpus = if self.pinned.is_empty() { self.machine.cores } else { self.pinned.len() };
+        (threads > cpus).then(|| format!("{threads} busy threads on {cpus} CPUs"))
     }
 }
 
@@ -252,16 +267,7 @@ fn target(point: &Point, is_soft: bool) -> Option<f64> {
 }
 
 fn merged<'a>(samples: impl Iterator<Item = &'a Sample>) -> Sample {
-    let mut all = Sample {
-        times: histogram(3),
-        batch: 1,
-        count: 0,
-        lost: 0,
-        elapsed: std::time::Duration::ZERO,
-        series: Vec::new(),
-        mtu: None,
-        memory_growth_kib: 0,
-    };
+    let mut all = Sample::new(1);
     for sample in samples {
         all.times.add(&sample.times).expect("histograms of the same bounds");
         all.batch = sample.batch;
@@ -298,19 +304,10 @@ pub(super) mod tests {
     use std::time::Duration;
 
     pub(in crate::perf) fn sample(ns: &[u64], millis: u64) -> Sample {
-        let mut times = histogram(3);
-        ns.iter().for_each(|&ns| times.record(ns).unwrap());
-        let count = ns.len() as u64;
-        Sample {
-            times,
-            batch: 1,
-            count,
-            lost: 0,
-            elapsed: Duration::from_millis(millis),
-            series: Vec::new(),
-            mtu: None,
-            memory_growth_kib: 0,
-        }
+        let mut sample = Sample::new(1);
+        ns.iter().for_each(|&ns| sample.times.record(ns).unwrap());
+        (sample.count, sample.elapsed) = (ns.len() as u64, Duration::from_millis(millis));
+        sample
     }
 
     pub(in crate::perf) fn record_of(point: Point, samples: Vec<(Sample, Option<Sample>)>) -> Record {
@@ -381,7 +378,53 @@ pub(super) mod tests {
     fn more_threads_than_cpus_are_told() {
         let mut record = record_of(Point { mode: ServiceMode::Threads, ..point(Case::Rtt) }, Vec::new());
         assert!(record.note().is_some_and(|note| note.contains("4 busy threads on 2 CPUs")));
-        record.machine.cores = 4;
+        (record.machine.cores, record.pinned) = (4, Vec::new());
         assert_eq!(record.note(), None);
+        record.pinned = vec![0, 1, 2];
+        assert!(record.note().is_some_and(|note| note.contains("4 busy threads on 3 CPUs")));
+    }
+
+    #[test]
+    fn what_was_never_answered_is_not_fast() {
+        let lost = || Sample { lost: 5, ..Sample::new(1) };
+        let limit = || Some(sample(&[50], 1));
+        let record = record_of(point(Case::Rtt), vec![(lost(), limit()), (lost(), limit())]);
+        assert_eq!((record.p50_ns, record.ratio, record.lost), (0.0, None, 10));
+        assert_eq!(record.is_met(), Some(false));
+        assert!(record.note().is_some_and(|note| note.contains("10 of 10 lost")));
+        // A run of which nothing came back leaves the median to the others, and the target missed.
+        let runs = vec![(lost(), limit()), (sample(&[52], 1), limit()), (lost(), limit())];
+        let record = record_of(point(Case::Rtt), runs);
+        assert_eq!((record.p50_ns, record.ratio, record.is_met()), (52.0, Some(1.04), Some(false)));
+    }
+
+    #[test]
+    fn a_limit_that_lost_messages_is_told_and_no_limit_where_it_lost_all() {
+        let limit = |ns: &[u64]| Some(Sample { lost: 3, ..sample(ns, 1) });
+        let record = record_of(point(Case::Rtt), vec![(sample(&[60], 1), limit(&[50]))]);
+        assert_eq!((record.limit_lost, record.ratio), (3, Some(1.2)));
+        assert!(record.note().is_some_and(|note| note.contains("the limit lost 3")));
+        let record = record_of(point(Case::Rtt), vec![(sample(&[60], 1), limit(&[]))]);
+        assert_eq!((record.limit, record.ratio), (None, None));
+    }
+
+    #[test]
+    fn targets_are_those_that_are_to_hold() {
+        let of = |point: Point, is_soft| target(&point, is_soft);
+        let rtt = point(Case::Rtt);
+        assert_eq!((of(rtt, true), of(rtt, false)), (Some(1.15), Some(1.06)));
+        let throughput = point(Case::Throughput);
+        assert_eq!((of(throughput, true), of(throughput, false)), (Some(0.7), None));
+        assert_eq!(of(point(Case::Handoff), true), Some(1.2));
+        for other in [
+            Point { mode: ServiceMode::Threads, ..rtt },
+            Point { frame: 128, ..rtt },
+            Point { depth: 32, ..throughput },
+            point(Case::Dispatch),
+            point(Case::Codec),
+            point(Case::Jitter),
+        ] {
+            assert_eq!(of(other, true), None, "{other:?}");
+        }
     }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use super::limit::udp;
 use super::machine::Machine;
 use super::meter::Sample;
-use super::place::Seats;
-use super::plan::{Backend, Budget, Case, Many, Plan, Point};
+use super::plan::{Backend, Budget, Case, Plan, Point};
 use super::progress::Progress;
 use super::record::{Context, Record};
+use super::trial::Trial;
 use super::wire::{packet_lens, soft_address};
 use super::{codec, dispatch, handoff, scale, stream, wire};
 use crate::Error;
@@ -19,7 +19,7 @@ const AROUND: Duration = Duration::from_millis(30);
 /// What is taken for the time of a run of so many messages, for the progress bar.
 const COUNTED: Duration = Duration::from_secs(1);
 
-/// Measures all of `plan`; `done` hears of each result at once.
+/// Measures all of `plan`; `done` gets each result at once.
 ///
 /// # Errors
 /// [`Error::Stopped`] when `stop` is set meanwhile, and whatever fails on the way.
@@ -27,20 +27,18 @@ pub fn run(
     plan: &Plan,
     machine: &Machine,
     stop: &AtomicBool,
-    mut done: impl FnMut(&Record) -> Result<(), Error>,
-) -> Result<Vec<Record>, Error> {
+    mut done: impl FnMut(Record) -> Result<(), Error>,
+) -> Result<(), Error> {
     let progress = Progress::new(plan.takes());
-    let mut records = Vec::with_capacity(plan.points.len());
-    for point in &plan.points {
+    for (index, point) in plan.points.iter().enumerate() {
         let samples = plan.samples(point, &progress, stop)?;
         if stop.load(Ordering::Relaxed) {
-            return Err(Error::Stopped { done: records.len(), of: plan.points.len() });
+            return Err(Error::Stopped { done: index, of: plan.points.len() });
         }
         let record = Record::new(plan.context(point, machine), samples);
-        progress.suspend(|| done(&record))?;
-        records.push(record);
+        progress.suspend(|| done(record))?;
     }
-    Ok(records)
+    Ok(())
 }
 
 impl Plan {
@@ -67,16 +65,17 @@ impl Plan {
     ) -> Result<Vec<(Sample, Option<Sample>)>, Error> {
         let seats = self.placement.seats(point.busy_threads());
         let limit_seats = self.placement.seats(point.busy_threads().min(2));
+        let trial = Trial { backend: &self.backend, point, seats: &seats, budget: self.budget, stop };
         let mut samples = Vec::new();
         for _ in 0..self.runs {
             if stop.load(Ordering::Relaxed) {
                 break;
             }
             progress.begin(point.title(), self.trial_takes());
-            let case = measure(&self.backend, point, &seats, self.budget, stop)?;
+            let case = measure(&trial)?;
             let limit = if self.baseline {
                 progress.begin(format!("limit of {}", point.title()), self.trial_takes());
-                Some(measure_limit(&self.backend, point, &limit_seats, self.budget, stop)?)
+                Some(measure_limit(&Trial { seats: &limit_seats, ..trial })?)
             } else {
                 None
             };
@@ -110,76 +109,47 @@ fn limit_name(backend: &Backend, case: Case) -> &'static str {
     }
 }
 
-fn measure(
-    backend: &Backend,
-    point: &Point,
-    seats: &Seats,
-    budget: Budget,
-    stop: &AtomicBool,
-) -> Result<Sample, Error> {
-    match point.case {
-        Case::Rtt | Case::Jitter => wire::round_trips(backend, point, seats, budget, stop),
-        Case::Throughput => stream::throughput(backend, point, seats, budget, stop),
-        Case::Handoff => handoff::through_rings(seats, budget, stop),
-        Case::Dispatch => dispatch::through_dispatcher(point.frame, seats, budget, stop),
-        Case::Codec => codec::round_trip(point.frame, seats, budget, stop),
-        Case::Scale => {
-            scale::round_trips(backend, point, point.many.unwrap_or(Many::SINGLE), seats, budget, stop)
-        }
+fn measure(trial: &Trial<'_>) -> Result<Sample, Error> {
+    match trial.point.case {
+        Case::Rtt | Case::Jitter => wire::round_trips(trial),
+        Case::Throughput => stream::throughput(trial),
+        Case::Handoff => handoff::through_rings(trial),
+        Case::Dispatch => dispatch::through_dispatcher(trial),
+        Case::Codec => codec::round_trip(trial),
+        Case::Scale => scale::round_trips(trial),
     }
 }
 
-fn measure_limit(
-    backend: &Backend,
-    point: &Point,
-    seats: &Seats,
-    budget: Budget,
-    stop: &AtomicBool,
-) -> Result<Sample, Error> {
-    match point.case {
-        Case::Handoff => handoff::through_flags(seats, budget, stop),
-        Case::Dispatch => dispatch::called_straight(point.frame, seats, budget, stop),
-        Case::Codec => codec::copies_and_crcs(point.frame, seats, budget, stop),
-        Case::Scale => scale::single(backend, point, seats, budget, stop),
+fn measure_limit(trial: &Trial<'_>) -> Result<Sample, Error> {
+    match trial.point.case {
+        Case::Handoff => handoff::through_flags(trial),
+        Case::Dispatch => dispatch::called_straight(trial),
+        Case::Codec => codec::copies_and_crcs(trial),
+        Case::Scale => scale::single(trial),
         Case::Rtt | Case::Jitter | Case::Throughput => {
-            let (caller, service) = backend.devices();
+            let (caller, service) = trial.backend.devices();
             match soft_address(&caller).zip(soft_address(&service)) {
                 Some((caller, service)) => {
-                    let (request_len, answer_len) = packet_lens(point.frame);
+                    let (request_len, answer_len) = packet_lens(trial.point.frame);
                     let exchange = udp::Exchange { caller, service, request_len, answer_len };
-                    match point.case {
-                        Case::Throughput => exchange.stream(point.depth as usize, seats, budget, stop),
-                        _ => exchange.ping_pong(point.rate, seats, budget, stop),
+                    match trial.point.case {
+                        Case::Throughput => exchange.stream(trial),
+                        _ => exchange.ping_pong(trial),
                     }
                 }
-                None => over_uc(&caller, &service, point, seats, budget, stop),
+                None => over_uc(&caller, &service, trial),
             }
         }
     }
 }
 
 #[cfg(feature = "verbs")]
-fn over_uc(
-    caller: &str,
-    service: &str,
-    point: &Point,
-    seats: &Seats,
-    budget: Budget,
-    stop: &AtomicBool,
-) -> Result<Sample, Error> {
-    let exchange = super::limit::uc::Exchange::connect(caller, service, point.frame)?;
-    exchange.run(point.depth as usize, point.rate, seats, budget, stop)
+fn over_uc(caller: &str, service: &str, trial: &Trial<'_>) -> Result<Sample, Error> {
+    super::limit::uc::Exchange::connect(caller, service, trial.point.frame)?.run(trial)
 }
 
 #[cfg(not(feature = "verbs"))]
-fn over_uc(
-    caller: &str,
-    _service: &str,
-    _point: &Point,
-    _seats: &Seats,
-    _budget: Budget,
-    _stop: &AtomicBool,
-) -> Result<Sample, Error> {
+fn over_uc(caller: &str, _service: &str, _trial: &Trial<'_>) -> Result<Sample, Error> {
     Err(Error::Options(format!("{caller}: this build has no RDMA devices; build it with --features verbs")))
 }
 
@@ -187,29 +157,36 @@ fn over_uc(
 mod tests {
     use super::*;
     use crate::perf::place::{Pin, Placement, Spin};
-    use crate::perf::plan::{ServiceMode, full_points, quick_points};
+    use roce_transport::FaultConfig;
+
+    use crate::perf::plan::{Many, ServiceMode, full_points, quick_points};
     use crate::perf::record::Figure;
 
     fn plan(points: Vec<Point>) -> Plan {
         Plan {
             points,
-            backend: Backend { device: "soft".to_owned(), peer: None, label: "soft".to_owned() },
+            backend: Backend {
+                device: "soft".to_owned(),
+                peer: None,
+                label: "soft".to_owned(),
+                faults: None,
+            },
             runs: 2,
             budget: Budget::Count(200),
             baseline: true,
-            placement: Placement::new(Pin::No, Spin::Yield),
+            placement: Placement::new(Pin::No, Spin::Yield).unwrap(),
         }
     }
 
     fn records(plan: &Plan) -> Vec<Record> {
-        let mut heard = 0;
+        let mut records = Vec::new();
         let machine = Machine::here(2, None);
-        let records = run(plan, &machine, &AtomicBool::new(false), |_| {
-            heard += 1;
+        let ended = run(plan, &machine, &AtomicBool::new(false), |record| {
+            records.push(record);
             Ok(())
         });
-        let records = records.unwrap();
-        assert_eq!((heard, records.len()), (plan.points.len(), plan.points.len()));
+        ended.unwrap();
+        assert_eq!(records.len(), plan.points.len());
         records
     }
 
@@ -260,6 +237,54 @@ mod tests {
         // Slower on a busy machine, and never faster.
         assert!(record.per_s < 2100.0, "{record:?}");
         assert!(!record.series.is_empty() && record.lost == 0, "{record:?}");
+    }
+
+    /// Points over a link, of which each end drops packets with this probability.
+    fn dropping(drop: f64, count: u64, points: Vec<Point>) -> Vec<Record> {
+        let mut plan = Plan { runs: 1, budget: Budget::Count(count), baseline: false, ..plan(points) };
+        plan.backend.faults = Some(FaultConfig { drop, seed: 3, ..FaultConfig::default() });
+        records(&plan)
+    }
+
+    fn wire_points() -> Vec<Point> {
+        let modes = [ServiceMode::Unified, ServiceMode::Threads, ServiceMode::Forward];
+        let of = |case, depth| {
+            let rate = (case == Case::Jitter).then_some(1000);
+            modes.map(|mode| Point { case, mode, depth, rate, ..quick_points()[0] })
+        };
+        let many = |depth, transceivers| {
+            let many = Some(Many { transceivers, pages: 64 });
+            Point { case: Case::Scale, mode: ServiceMode::Shared, depth, many, ..quick_points()[0] }
+        };
+        [&of(Case::Rtt, 1)[..], &of(Case::Jitter, 1), &of(Case::Throughput, 64), &[many(1, 2), many(16, 3)]]
+            .concat()
+    }
+
+    #[test]
+    fn every_case_over_a_link_sees_what_is_lost() {
+        // A lost message takes a second where one is under way at a time, so points run side by side.
+        std::thread::scope(|scope| {
+            for point in wire_points() {
+                scope.spawn(move || {
+                    let record = dropping(0.1, 30, vec![point]).remove(0);
+                    assert!(record.lost > 0 && record.count > 0, "{}: {record:?}", point.title());
+                    assert!(record.note().is_some_and(|note| note.contains("lost")), "{record:?}");
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn nothing_that_is_never_answered_is_measured() {
+        std::thread::scope(|scope| {
+            for point in wire_points() {
+                scope.spawn(move || {
+                    let record = dropping(1.0, 1, vec![point]).remove(0);
+                    assert!(record.lost >= 1 && record.count == 0, "{record:?}");
+                    assert_eq!((record.p50_ns, record.p99_ns, record.ratio), (0.0, 0.0, None), "{record:?}");
+                });
+            }
+        });
     }
 
     #[test]

@@ -4,35 +4,27 @@
 //! alone whose answer is due next.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Instant;
 
 use roce_transport::{
-    Backoff, Config, ConfigBuilder, MemoryLock, Mode, PollerOptions, SharedPoller, SpinPolicy, Transceiver,
-    TxMode, Unified,
+    MemoryLock, Mode, PollerOptions, SharedPoller, SpinPolicy, Transceiver, TxMode, Unified,
 };
 
 use super::meter::{Meter, Sample};
 use super::place::Seats;
-use super::plan::{Backend, Budget, Many, Point, ServiceMode};
-use super::wire::{
-    LOOK_EVERY, LOST_AFTER, check_answer, id_of, join, nanos, page_size, peer_of, request, set_id,
-};
+use super::plan::{Many, Point, ServiceMode};
+use super::trial::{Patience, Trial};
+use super::wire::{check_answer, id_of, join, nanos, peer_of, request, set_id, transceiver};
 use crate::Error;
 
 /// As many requests under way as the point's depth, over all transceivers together.
-pub(super) fn round_trips(
-    backend: &Backend,
-    point: &Point,
-    many: Many,
-    seats: &Seats,
-    budget: Budget,
-    stop: &AtomicBool,
-) -> Result<Sample, Error> {
-    let (ours, theirs) = backend.devices();
+pub(super) fn round_trips(trial: &Trial<'_>) -> Result<Sample, Error> {
+    let Trial { point, seats, .. } = *trial;
+    let many = point.many.unwrap_or(Many::SINGLE);
+    let (ours, theirs) = trial.backend.devices();
     let links = (0..many.transceivers)
-        .map(|index| Link::connect((&ours, &theirs), point, many, seats, index as usize))
+        .map(|index| Link::connect(trial, (&ours, &theirs), many, index as usize))
         .collect::<Result<Vec<Link>, Error>>()?;
     let mtu = links.first().and_then(|link| link.service.path_mtu()).map(|mtu| mtu.bytes());
     let (services, ends): (Vec<Transceiver>, Vec<(Transceiver, Unified)>) =
@@ -46,7 +38,7 @@ pub(super) fn round_trips(
         next: 0,
         under_way: VecDeque::with_capacity(point.depth as usize),
     };
-    let call = || caller.run(Meter::new(budget, 1, stop));
+    let call = || caller.run(trial.meter(1));
     let sample = if point.mode == ServiceMode::Shared {
         beside_poller(&services, seats, call)
     } else {
@@ -56,15 +48,9 @@ pub(super) fn round_trips(
 }
 
 /// The same for one transceiver with a thread of its own.
-pub(super) fn single(
-    backend: &Backend,
-    point: &Point,
-    seats: &Seats,
-    budget: Budget,
-    stop: &AtomicBool,
-) -> Result<Sample, Error> {
-    let single = Point { mode: ServiceMode::Forward, ..*point };
-    round_trips(backend, &single, Many::SINGLE, seats, budget, stop)
+pub(super) fn single(trial: &Trial<'_>) -> Result<Sample, Error> {
+    let point = Point { mode: ServiceMode::Forward, many: Some(Many::SINGLE), ..*trial.point };
+    round_trips(&Trial { point: &point, ..*trial })
 }
 
 fn beside_poller(
@@ -110,20 +96,16 @@ struct Link {
 
 impl Link {
     fn connect(
+        trial: &Trial<'_>,
         (ours, theirs): (&str, &str),
-        point: &Point,
         many: Many,
-        seats: &Seats,
         index: usize,
     ) -> Result<Self, Error> {
+        let seats = trial.seats;
         let shaped = |device: &str| {
+            let config = trial.backend.config(device, many.pages, trial.point.frame, seats.spin);
             // The limit of a user's locked memory is soon reached by so many rings.
-            Config::builder(device)
-                .num_pages(many.pages)
-                .page_size(page_size(point.frame))
-                .frame_size(point.frame)
-                .memory_lock(MemoryLock::Off)
-                .spin(seats.spin)
+            config.memory_lock(MemoryLock::Off)
         };
         let mut service = shaped(theirs).mode(Mode::Forward).tx_mode(TxMode::Send);
         if let Some(cpu) = seats.cpu(1 + index) {
@@ -137,10 +119,6 @@ impl Link {
         let end = caller.take_unified().ok_or(Error::Taken)?;
         Ok(Self { caller, end, service })
     }
-}
-
-fn transceiver(config: ConfigBuilder) -> Result<Transceiver, Error> {
-    Ok(Transceiver::new(config.build().map_err(|e| Error::Options(e.to_string()))?))
 }
 
 /// The calling thread's ends.
@@ -164,10 +142,17 @@ impl Caller {
                 self.ask(now)?;
             }
             let Some((id, asked)) = self.under_way.pop_front() else { return Ok(meter.finish()) };
-            let is_answered = self.wait(id, asked)?;
+            let answer = self.wait(id)?;
             now = Instant::now();
-            let goes_on =
-                if is_answered { meter.record(now, nanos(now - asked)) } else { meter.lose(now, 1) };
+            let goes_on = match answer {
+                Some(_) => meter.record(now, nanos(now - asked)),
+                None => meter.lose(now, 1),
+            };
+            if let Some(slot) = answer
+                && (!goes_on || (id as usize) < self.ends.len())
+            {
+                self.check(id, slot)?;
+            }
             if !goes_on {
                 return Ok(meter.finish());
             }
@@ -193,28 +178,27 @@ impl Caller {
         Ok(())
     }
 
-    /// Whether it is answered; `false` when it is lost.
+    #[cold]
+    fn check(&mut self, id: u32, slot: u32) -> Result<(), Error> {
+        let (at, _) = self.place(id);
+        set_id(&mut self.frame, id);
+        check_answer(self.ends[at].1.rx_slot(slot), &self.frame, ServiceMode::Forward)
+    }
+
+    /// The slot of the answer; `None` when it is lost.
     #[inline]
-    fn wait(&mut self, id: u32, since: Instant) -> Result<bool, Error> {
-        let is_first = (id as usize) < self.ends.len();
+    fn wait(&mut self, id: u32) -> Result<Option<u32>, Error> {
         let (at, _) = self.place(id);
         let end = &mut self.ends[at].1;
-        let mut backoff = Backoff::new(self.spin);
-        let mut polls = 0u32;
+        let mut patience = Patience::new(self.spin);
         loop {
             if let Some(slot) = end.rx_poll()?
                 && id_of(end.rx_slot(slot)) == id
             {
-                if is_first {
-                    set_id(&mut self.frame, id);
-                    check_answer(end.rx_slot(slot), &self.frame, ServiceMode::Forward)?;
-                }
-                return Ok(true);
+                return Ok(Some(slot));
             }
-            backoff.idle();
-            polls += 1;
-            if polls.is_multiple_of(LOOK_EVERY) && since.elapsed() > LOST_AFTER {
-                return Ok(false);
+            if patience.is_over() {
+                return Ok(None);
             }
         }
     }

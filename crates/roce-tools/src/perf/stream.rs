@@ -1,7 +1,6 @@
 //! Many requests under way: a caller that drives its queue pair in batches, as an FPGA would flood it.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use roce_core::{
@@ -9,34 +8,27 @@ use roce_core::{
     UcRecv, UcSend, Verb,
 };
 use roce_ring::{Geometry, MemoryOptions, Ring};
-use roce_transport::{AnyDevice, AnyQp, AnyRecv, AnySend, Backoff, DeviceConfig, SpinPolicy};
+use roce_transport::{AnyDevice, AnyQp, AnyRecv, AnySend, Backoff, SpinPolicy};
 
 use super::meter::{Meter, Sample};
-use super::place::Seats;
-use super::plan::{Backend, Budget, Point, ServiceMode};
-use super::wire::{
-    self, LOOK_EVERY, LOST_AFTER, Service, check_answer, id_of, nanos, page_size, peer_of, request, set_id,
-};
+use super::plan::{Backend, ServiceMode};
+use super::trial::{LOOK_EVERY, LOST_AFTER, Trial};
+use super::wire::{self, Service, check_answer, id_of, nanos, page_size, peer_of, request, set_id};
 use crate::Error;
 
 /// Messages that are staged, or taken, at once.
 const BATCH: usize = wire::BATCH as usize;
 
 /// As many requests under way as the point's depth.
-pub(super) fn throughput(
-    backend: &Backend,
-    point: &Point,
-    seats: &Seats,
-    budget: Budget,
-    stop: &AtomicBool,
-) -> Result<Sample, Error> {
+pub(super) fn throughput(trial: &Trial<'_>) -> Result<Sample, Error> {
+    let Trial { backend, point, seats, .. } = *trial;
     let (ours, theirs) = backend.devices();
     let pages = point.depth.next_power_of_two();
     let geometry = Geometry::new(pages, page_size(point.frame), point.frame)
         .map_err(|e| Error::Options(e.to_string()))?;
-    let (qp, rx, tx) = queue_pair(&ours, geometry)?;
+    let (qp, rx, tx) = queue_pair(backend, &ours, geometry)?;
     let end = LocalEndpoint { qpn: qp.qpn(), rkey: qp.rkey(), ip: qp.local_ip() };
-    let service = Service::connect(&theirs, point, pages, seats, end)?;
+    let service = Service::connect(trial, &theirs, pages, end)?;
     let peer = service.endpoint()?;
     let (send, recv) = qp
         .connect(&peer_of(peer))
@@ -57,18 +49,22 @@ pub(super) fn throughput(
         answered: 0,
         sent_at: vec![Instant::now(); pages as usize].into_boxed_slice(),
     };
-    let sample = service.beside(|| caller.run(Meter::new(budget, 1, stop)))?;
+    let sample = service.beside(|| caller.run(trial.meter(1)))?;
     Ok(Sample { mtu, ..sample })
 }
 
 /// With all its receives posted, and its rings: RX, TX.
-fn queue_pair(device: &str, geometry: Geometry) -> Result<(AnyQp, Arc<Ring>, Arc<Ring>), Error> {
+fn queue_pair(
+    backend: &Backend,
+    device: &str,
+    geometry: Geometry,
+) -> Result<(AnyQp, Arc<Ring>, Arc<Ring>), Error> {
     let refused = |source| Error::Device { device: device.to_owned(), source };
     let ring = || Ring::allocate(geometry, MemoryOptions::default()).map_err(Error::Ring);
     let (rx, tx) = (ring()?, ring()?);
     let depth = geometry.num_pages();
     let attr = QpAttr { rx: rx.data(), tx: tx.data(), send_depth: depth, recv_depth: depth, mtu: None };
-    let device = AnyDevice::open(&DeviceConfig::new(device)).map_err(refused)?;
+    let device = AnyDevice::open(&backend.device_config(device)).map_err(refused)?;
     let mut qp = device.create_qp(&attr).map_err(refused)?;
     for slot in 0..depth {
         qp.post_recv(receive(geometry, slot)).map_err(post_failed)?;
@@ -183,16 +179,17 @@ impl Streamer {
             // It was given up before.
             return Ok(true);
         }
-        if id == 0 {
-            set_id(&mut self.frame, 0);
-            check_answer(self.rx.slot(slot), &self.frame, self.mode)?;
-        }
         if missing > 0 {
             meter.lose(now, missing.into());
         }
         self.answered = id.wrapping_add(1);
         let sent_at = self.sent_at[(id % self.geometry.num_pages()) as usize];
-        Ok(meter.record(now, nanos(now - sent_at)))
+        let goes_on = meter.record(now, nanos(now - sent_at));
+        if id == 0 || !goes_on {
+            set_id(&mut self.frame, id);
+            check_answer(self.rx.slot(slot), &self.frame, self.mode)?;
+        }
+        Ok(goes_on)
     }
 
     /// Gives up what is under way for too long. Whether to go on.

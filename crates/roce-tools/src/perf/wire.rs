@@ -11,18 +11,14 @@ use roce_dispatch::rpc::{HEADER_LEN, Request, Response, Status, function_id};
 use roce_dispatch::{RingLoop, UnifiedLoop};
 use roce_ring::SlotBytes;
 use roce_soft::wire::{ICRC_LEN, Opcode, Operation, Position};
-use roce_transport::{Backoff, Config, Mode, SpinPolicy, Transceiver, TxMode, Unified};
+use roce_transport::{Config, ConfigBuilder, DeviceConfig, Mode, SpinPolicy, Transceiver, TxMode, Unified};
 
 use super::meter::{Meter, Sample};
 use super::place::Seats;
-use super::plan::{Backend, Budget, Case, Point, ServiceMode};
+use super::plan::{Backend, Case, ServiceMode};
+use super::trial::{Patience, Trial};
 use crate::Error;
 use crate::handlers::{self, RPC_INCREMENT};
-
-/// An answer that takes longer than this is lost.
-pub(super) const LOST_AFTER: Duration = Duration::from_secs(1);
-/// Polls between two looks at the clock.
-pub(super) const LOOK_EVERY: u32 = 1 << 12;
 
 /// Messages that are staged, or taken, at once in the throughput case.
 pub(super) const BATCH: u32 = 16;
@@ -70,6 +66,23 @@ impl Backend {
             return (format!("soft:{caller}"), format!("soft:{service}"));
         }
         (self.device.clone(), self.peer.clone().unwrap_or_else(|| self.device.clone()))
+    }
+
+    /// Of a transceiver for frames of `frame` bytes on `device`, which is one of [`devices`](Self::devices).
+    pub(super) fn config(&self, device: &str, pages: u32, frame: u32, spin: SpinPolicy) -> ConfigBuilder {
+        let config =
+            Config::builder(device).num_pages(pages).page_size(page_size(frame)).frame_size(frame).spin(spin);
+        match self.faults {
+            Some(faults) => config.faults(faults),
+            None => config,
+        }
+    }
+
+    /// The same of a bare device.
+    pub(super) fn device_config(&self, device: &str) -> DeviceConfig {
+        let mut config = DeviceConfig::new(device);
+        config.faults = self.faults;
+        config
     }
 }
 
@@ -135,6 +148,10 @@ pub(super) fn check_answer(slot: SlotBytes<'_>, request: &[u8], mode: ServiceMod
     if is_right { Ok(()) } else { Err(Error::WrongAnswer) }
 }
 
+pub(super) fn transceiver(config: ConfigBuilder) -> Result<Transceiver, Error> {
+    Ok(Transceiver::new(config.build().map_err(|e| Error::Options(e.to_string()))?))
+}
+
 /// The service's end of the link.
 #[derive(Debug)]
 pub(super) struct Service {
@@ -148,32 +165,26 @@ pub(super) struct Service {
 impl Service {
     /// Set up, and connected with the caller's end.
     pub(super) fn connect(
+        trial: &Trial<'_>,
         device: &str,
-        point: &Point,
         pages: u32,
-        seats: &Seats,
         caller: LocalEndpoint,
     ) -> Result<Self, Error> {
+        let Trial { point, seats, .. } = *trial;
         let mode = match point.mode {
             ServiceMode::Unified => Mode::Unified,
             ServiceMode::Forward | ServiceMode::Shared => Mode::Forward,
             ServiceMode::Threads | ServiceMode::None => Mode::Threads,
         };
-        let mut config = Config::builder(device)
-            .num_pages(pages)
-            .page_size(page_size(point.frame))
-            .frame_size(point.frame)
-            .mode(mode)
-            .tx_mode(TxMode::Send)
-            .spin(seats.spin);
+        let config = trial.backend.config(device, pages, point.frame, seats.spin);
+        let mut config = config.mode(mode).tx_mode(TxMode::Send);
         if let Some(cpu) = seats.cpu(1) {
             config = config.rx_cpu(cpu);
         }
         if let Some(cpu) = seats.cpu(2) {
             config = config.tx_cpu(cpu);
         }
-        let config = config.build().map_err(|e| Error::Options(e.to_string()))?;
-        let transceiver = Arc::new(Transceiver::new(config));
+        let transceiver = Arc::new(transceiver(config)?);
         transceiver.setup()?;
         transceiver.connect(&peer_of(caller))?;
         let batch = if point.case == Case::Throughput { BATCH } else { 1 };
@@ -239,31 +250,18 @@ pub(super) fn peer_of(end: LocalEndpoint) -> PeerEndpoint {
 const PAGES: u32 = 64;
 
 /// One request at a time, at the point's rate.
-pub(super) fn round_trips(
-    backend: &Backend,
-    point: &Point,
-    seats: &Seats,
-    budget: Budget,
-    stop: &AtomicBool,
-) -> Result<Sample, Error> {
+pub(super) fn round_trips(trial: &Trial<'_>) -> Result<Sample, Error> {
+    let Trial { backend, point, seats, .. } = *trial;
     let (ours, theirs) = backend.devices();
-    let config = Config::builder(ours)
-        .num_pages(PAGES)
-        .page_size(page_size(point.frame))
-        .frame_size(point.frame)
-        .mode(Mode::Unified)
-        .tx_mode(TxMode::WriteWithImm)
-        .spin(seats.spin)
-        .build()
-        .map_err(|e| Error::Options(e.to_string()))?;
-    let caller = Transceiver::new(config);
-    let service = Service::connect(&theirs, point, PAGES, seats, caller.setup()?)?;
+    let config = backend.config(&ours, PAGES, point.frame, seats.spin);
+    let caller = transceiver(config.mode(Mode::Unified).tx_mode(TxMode::WriteWithImm))?;
+    let service = Service::connect(trial, &theirs, PAGES, caller.setup()?)?;
     caller.connect(&peer_of(service.endpoint()?))?;
     let link = caller.take_unified().ok_or(Error::Taken)?;
     let mtu = service.mtu();
     let mut caller = Caller { link, frame: request(point.frame), mode: point.mode, spin: seats.spin };
     let sample = service.beside(|| {
-        let meter = Meter::new(budget, 1, stop);
+        let meter = trial.meter(1);
         let meter = if point.case == Case::Jitter { meter.with_series() } else { meter };
         caller.run(Pacer::new(point.rate), meter)
     })?;
@@ -288,13 +286,15 @@ impl Caller {
             let slot = id % PAGES;
             self.link.tx_slot(slot).copy_from(0, &self.frame);
             self.link.tx_publish(slot)?;
-            let answer = self.wait(id, then)?;
+            let answer = self.wait(id)?;
             let now = Instant::now();
             let goes_on = match answer {
                 Some(_) => meter.record(now, nanos(now - then)),
                 None => meter.lose(now, 1),
             };
-            if let (0, Some(slot)) = (id, answer) {
+            if let Some(slot) = answer
+                && (id == 0 || !goes_on)
+            {
                 check_answer(self.link.rx_slot(slot), &self.frame, self.mode)?;
             }
             if !goes_on {
@@ -307,18 +307,15 @@ impl Caller {
 
     /// The slot of the answer; `None` when it is lost. An answer that comes after it was given up is passed over.
     #[inline]
-    fn wait(&mut self, id: u32, since: Instant) -> Result<Option<u32>, Error> {
-        let mut backoff = Backoff::new(self.spin);
-        let mut polls = 0u32;
+    fn wait(&mut self, id: u32) -> Result<Option<u32>, Error> {
+        let mut patience = Patience::new(self.spin);
         loop {
             if let Some(slot) = self.link.rx_poll()?
                 && id_of(self.link.rx_slot(slot)) == id
             {
                 return Ok(Some(slot));
             }
-            backoff.idle();
-            polls += 1;
-            if polls.is_multiple_of(LOOK_EVERY) && since.elapsed() > LOST_AFTER {
+            if patience.is_over() {
                 return Ok(None);
             }
         }
@@ -331,6 +328,8 @@ pub(super) fn nanos(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use roce_ring::{Geometry, MemoryOptions, Ring};
+
     use super::*;
 
     #[test]
@@ -341,8 +340,34 @@ mod tests {
     }
 
     #[test]
+    fn a_wrong_answer_is_an_error() {
+        let geometry = Geometry::new(1, 128, 40).unwrap();
+        let ring = Ring::allocate(geometry, MemoryOptions::default()).unwrap();
+        let request = request(40);
+        let checked = |answer: &[u8], mode| {
+            ring.slot(0).copy_from(0, answer);
+            check_answer(ring.slot(0), &request, mode).is_ok()
+        };
+        let mut right = request.clone();
+        right[HEADER_LEN..].iter_mut().for_each(|byte| *byte = byte.wrapping_add(1));
+        let header = Response { status: Status::SUCCESS, result_len: 16, ..Response::default() };
+        header.emit(&mut right);
+        assert!(checked(&right, ServiceMode::Unified) && checked(&request, ServiceMode::Forward));
+        assert!(!checked(&request, ServiceMode::Unified) && !checked(&right, ServiceMode::Forward));
+        for at in HEADER_LEN..40 {
+            let mut wrong = right.clone();
+            wrong[at] ^= 1;
+            assert!(!checked(&wrong, ServiceMode::Threads), "byte {at}");
+        }
+        let mut refused = right;
+        Response { status: Status::UNKNOWN_FUNCTION, ..header }.emit(&mut refused);
+        assert!(!checked(&refused, ServiceMode::Unified));
+    }
+
+    #[test]
     fn each_run_has_addresses_of_its_own() {
-        let backend = Backend { device: "soft".to_owned(), peer: None, label: "soft".to_owned() };
+        let backend =
+            Backend { device: "soft".to_owned(), peer: None, label: "soft".to_owned(), faults: None };
         let (a, b) = (backend.devices(), backend.devices());
         assert!(a.0 != a.1 && a.0 != b.0 && a.1 != b.1);
         assert!(soft_address(&a.0).is_some_and(|ip| ip.is_loopback()));

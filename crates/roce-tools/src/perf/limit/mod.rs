@@ -11,11 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use roce_transport::Backoff;
-
 use super::meter::{Meter, Sample};
 use super::place::Seats;
-use super::wire::{LOOK_EVERY, LOST_AFTER, nanos};
+use super::trial::Patience;
+use super::wire::nanos;
 use crate::Error;
 
 /// Runs `service` on the second seat until `caller`, on the first, has ended.
@@ -37,16 +36,13 @@ fn between_threads(
 
 /// Polls until something is there, or it is lost.
 #[inline]
-fn wait(since: Instant, seats: &Seats, mut poll: impl FnMut() -> io::Result<bool>) -> io::Result<bool> {
-    let mut backoff = Backoff::new(seats.spin);
-    let mut polls = 0u32;
+fn wait(seats: &Seats, mut poll: impl FnMut() -> io::Result<bool>) -> io::Result<bool> {
+    let mut patience = Patience::new(seats.spin);
     loop {
         if poll()? {
             return Ok(true);
         }
-        backoff.idle();
-        polls += 1;
-        if polls.is_multiple_of(LOOK_EVERY) && since.elapsed() > LOST_AFTER {
+        if patience.is_over() {
             return Ok(false);
         }
     }
@@ -116,7 +112,7 @@ mod tests {
         // One to warm up, one to settle, four that count.
         let mut meter = Meter::new(Budget::Count(4), 1, &stop);
         let mut under_way = UnderWay::new(2);
-        let start = Instant::now();
+        let start = Instant::now() + Duration::from_secs(60);
         let at = |millis| start + Duration::from_millis(millis);
         under_way.send(2, at(0));
         assert!(under_way.settle(2, at(5), &mut meter));

@@ -14,7 +14,7 @@ use super::{UnderWay, between_threads, wait};
 use crate::Error;
 use crate::perf::meter::{Meter, Sample};
 use crate::perf::place::Seats;
-use crate::perf::plan::Budget;
+use crate::perf::trial::Trial;
 use crate::perf::wire::Pacer;
 
 /// Sends and receives that each end has room for; more than are ever under way.
@@ -44,20 +44,17 @@ impl Exchange {
         Ok(Self { caller, service, _rings: rings })
     }
 
-    /// As many messages under way as `depth`; with `rate` so many per second, each timed from when it was due.
-    pub(in crate::perf) fn run(
-        self,
-        depth: usize,
-        rate: Option<u32>,
-        seats: &Seats,
-        budget: Budget,
-        stop: &AtomicBool,
-    ) -> Result<Sample, Error> {
+    /// As many messages under way as the point's depth; where it has a rate so many per second, each timed from when it was due.
+    pub(in crate::perf) fn run(self, trial: &Trial<'_>) -> Result<Sample, Error> {
+        let Trial { point, seats, .. } = *trial;
         let Self { mut caller, mut service, _rings } = self;
         between_threads(
             seats,
             |over| echo(&mut service, seats, over).map_err(failed),
-            || ping(&mut caller, depth, Pacer::new(rate), seats, Meter::new(budget, 1, stop)).map_err(failed),
+            || {
+                let (depth, pacer) = (point.depth as usize, Pacer::new(point.rate));
+                ping(&mut caller, depth, pacer, seats, trial.meter(1)).map_err(failed)
+            },
         )
     }
 }
@@ -117,7 +114,7 @@ fn ping(
             under_way.send(1, then);
         }
         let mut came = 0;
-        wait(then, seats, || {
+        wait(seats, || {
             came = end.receive()? as usize;
             Ok(came > 0)
         })?;

@@ -12,7 +12,7 @@ use super::{UnderWay, between_threads, wait};
 use crate::Error;
 use crate::perf::meter::{Meter, Sample};
 use crate::perf::place::Seats;
-use crate::perf::plan::Budget;
+use crate::perf::trial::Trial;
 use crate::perf::wire::{Pacer, nanos};
 
 /// Packets of one system call, as the transport's batches.
@@ -49,19 +49,14 @@ impl Exchange {
         Ok(Ends { caller, service, to_caller, to_service })
     }
 
-    /// One packet there, one back; with `rate` so many per second, each timed from when it was due.
-    pub(in crate::perf) fn ping_pong(
-        &self,
-        rate: Option<u32>,
-        seats: &Seats,
-        budget: Budget,
-        stop: &AtomicBool,
-    ) -> Result<Sample, Error> {
+    /// One packet there, one back; where the point has a rate so many per second, each timed from when it was due.
+    pub(in crate::perf) fn ping_pong(&self, trial: &Trial<'_>) -> Result<Sample, Error> {
+        let Trial { point, seats, .. } = *trial;
         let ends = self.bind()?;
         between_threads(
             seats,
             |over| self.echo(&ends, seats, over).map_err(failed),
-            || self.ping(&ends, Pacer::new(rate), seats, Meter::new(budget, 1, stop)).map_err(failed),
+            || self.ping(&ends, Pacer::new(point.rate), seats, trial.meter(1)).map_err(failed),
         )
     }
 
@@ -87,7 +82,7 @@ impl Exchange {
         loop {
             then = pacer.wait(then);
             ends.caller.send(&ends.to_service, &request)?;
-            let came = wait(then, seats, || ends.caller.receive(&mut buffer))?;
+            let came = wait(seats, || ends.caller.receive(&mut buffer))?;
             let now = Instant::now();
             let goes_on = if came { meter.record(now, nanos(now - then)) } else { meter.lose(now, 1) };
             if !goes_on {
@@ -97,19 +92,14 @@ impl Exchange {
         }
     }
 
-    /// As many packets under way as `depth`, in batches.
-    pub(in crate::perf) fn stream(
-        &self,
-        depth: usize,
-        seats: &Seats,
-        budget: Budget,
-        stop: &AtomicBool,
-    ) -> Result<Sample, Error> {
+    /// As many packets under way as the point's depth, in batches.
+    pub(in crate::perf) fn stream(&self, trial: &Trial<'_>) -> Result<Sample, Error> {
+        let Trial { point, seats, .. } = *trial;
         let ends = self.bind()?;
         between_threads(
             seats,
             |over| self.echo_batches(&ends, seats, over).map_err(failed),
-            || self.pump(&ends, depth, seats, Meter::new(budget, 1, stop)).map_err(failed),
+            || self.pump(&ends, point.depth as usize, seats, trial.meter(1)).map_err(failed),
         )
     }
 
@@ -145,7 +135,7 @@ impl Exchange {
                 }
             }
             let mut came = 0;
-            wait(under_way.oldest(), seats, || {
+            wait(seats, || {
                 came = incoming.receive(&ends.caller)?;
                 Ok(came > 0)
             })?;

@@ -32,8 +32,8 @@ fn line(unified: &Record, threads: &Record, handoff: f64) -> String {
     let more = threads.p50_ns - unified.p50_ns;
     let (count, size) = (more / handoff, threads.frame);
     let sign = if more < 0.0 { "-" } else { "" };
-    let verdict = if threads.busy_threads > threads.machine.cores {
-        format!("tells nothing: {} busy threads on {} CPUs", threads.busy_threads, threads.machine.cores)
+    let verdict = if let Some(crowd) = threads.crowd() {
+        format!("tells nothing: {crowd}")
     } else if count <= TARGET {
         format!("<= {TARGET}")
     } else {
@@ -55,6 +55,7 @@ mod tests {
     fn record(case: Case, mode: ServiceMode, ns: f64, limit: f64) -> Record {
         let mut record = record_of(Point { mode, ..point(case) }, vec![(sample(&[1], 1), None)]);
         (record.p50_ns, record.limit, record.machine.cores) = (ns, Some(limit), 4);
+        record.pinned = vec![0, 1, 2, 3];
         record
     }
 
@@ -79,9 +80,11 @@ mod tests {
     #[test]
     fn without_a_cpu_for_each_thread_it_tells_nothing() {
         let mut records = run(9000.0);
-        records.iter_mut().for_each(|record| record.machine.cores = 2);
+        records.iter_mut().for_each(|record| record.pinned = vec![0, 1]);
         let lines = handoffs(&records);
         assert!(lines[0].ends_with("(tells nothing: 4 busy threads on 2 CPUs)"), "{lines:?}");
+        records.iter_mut().for_each(|record| (record.machine.cores, record.pinned) = (3, Vec::new()));
+        assert!(handoffs(&records)[0].ends_with("(tells nothing: 4 busy threads on 3 CPUs)"));
     }
 
     #[test]

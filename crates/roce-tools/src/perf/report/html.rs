@@ -3,7 +3,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::table::target;
-use super::{Plot, handoffs, plots, rate, time, unique};
+use super::{Plot, handoffs, mtus, plots, rate, time, unique};
 use crate::Error;
 use crate::perf::place::listed;
 use crate::perf::record::{Figure, Record};
@@ -110,8 +110,6 @@ fn limits(records: &[Record]) -> String {
 fn machine(records: &[Record]) -> Markup {
     let Some(first) = records.first() else { return html! { p { "There are no results." } } };
     let runs = first.runs.len();
-    let mtus: Vec<String> =
-        unique(records.iter().filter_map(|record| record.mtu)).iter().map(u32::to_string).collect();
     let cpus = |pinned: &[usize]| match pinned {
         [] => "none".to_owned(),
         cpus => listed(cpus),
@@ -121,7 +119,7 @@ fn machine(records: &[Record]) -> Markup {
         h2 { "Machine" }
         table class="facts" {
             @for (name, value) in first.machine.facts() { tr { th { (name) } td { (value) } } }
-            tr { th { "path MTU" } td { (if mtus.is_empty() { "no link".to_owned() } else { mtus.join(", ") }) } }
+            tr { th { "path MTU" } td { (mtus(records)) } }
             tr { th { "threads pinned to CPUs" } td { (pinned.join("; ")) } }
             tr { th { "runs of each" } td { (runs) } }
         }

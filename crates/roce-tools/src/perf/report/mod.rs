@@ -12,6 +12,8 @@ pub use html::page as html;
 pub use plot::{Plot, plots};
 pub use table::{row, table};
 
+use super::record::Record;
+
 /// Times with a unit that leaves a few digits before the point.
 pub(super) fn time(ns: f64) -> String {
     match ns {
@@ -31,6 +33,15 @@ fn unique<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
         }
     });
     found
+}
+
+/// Payload bytes of the links' packets, in words.
+pub fn mtus(records: &[Record]) -> String {
+    let mtus = unique(records.iter().filter_map(|record| record.mtu));
+    if mtus.is_empty() {
+        return "no link".to_owned();
+    }
+    mtus.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Rates with three digits and a half.

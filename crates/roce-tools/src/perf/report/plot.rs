@@ -113,6 +113,9 @@ fn distribution(records: &[Record], case: Case) -> Option<Chart> {
         of_one_size.map(|record| Line::new(mode(record), on_tail(&record.curve))).collect();
     lines.push(Line::limit(first, on_tail(&first.limit_curve)));
     lines.retain(|line| !line.points.is_empty());
+    if lines.is_empty() {
+        return None;
+    }
     let bytes = if first.frame == 0 { String::new() } else { format!(", {} B", first.frame) };
     let rate = first.rate.map(|rate| format!(", {rate} per second")).unwrap_or_default();
     Some(Chart {
@@ -436,6 +439,20 @@ mod tests {
         let bin = |t_s| Bin { t_s, p50_ns: 5000, p99_ns: 6000, max_ns: 50_000 };
         jitter.series = vec![bin(0.1), bin(0.2)];
         assert_eq!(names(&[jitter]), ["jitter-distribution", "jitter-unified-64-time"]);
+    }
+
+    #[test]
+    fn results_without_a_single_answer_are_drawn_too() {
+        let lost = |case, depth| {
+            let point = crate::perf::plan::Point { depth, ..point(case) };
+            record_of(point, vec![(crate::perf::meter::Sample::new(1), None)])
+        };
+        let records =
+            [lost(Case::Rtt, 1), lost(Case::Jitter, 1), lost(Case::Throughput, 1), lost(Case::Throughput, 2)];
+        for plot in plots(&records).unwrap() {
+            assert!(!plot.svg.contains("NaN") && !plot.svg.contains("inf"), "{}", plot.svg);
+        }
+        assert_eq!(names(&records[..1]), [""; 0], "no line, no plot");
     }
 
     #[test]
