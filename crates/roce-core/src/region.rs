@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 const WORD: usize = size_of::<u64>();
 
@@ -112,20 +112,19 @@ impl Memory {
     /// The `len` bytes at `offset`.
     #[inline]
     pub fn part(&self, offset: u64, len: usize) -> Result<MemoryPart<'_>, OutOfBounds> {
-        let first = self.all().locate(offset, len)?;
-        Ok(MemoryPart { first, len, memory: PhantomData })
+        self.all().part(offset, len)
     }
 
-    /// The line at `offset`, unchecked.
+    /// The line of the `len` bytes at `offset`, unchecked.
     ///
     /// # Safety
     ///
-    /// The `offset`th byte is on the boundary of a word, and it and those behind it that make a [`Line`] lie in the
-    /// memory.
+    /// The `offset`th byte is on the boundary of a word, and it and those behind it, `len` of them and as many as make a
+    /// [`Line`], lie in the memory.
     #[inline]
-    pub unsafe fn line_unchecked(&self, offset: usize) -> Line<'_> {
+    pub unsafe fn line_unchecked(&self, offset: usize, len: usize) -> Line<'_> {
         // SAFETY: the caller promises that it is inside.
-        Line { first: unsafe { self.base.add(offset) }.cast(), memory: PhantomData }
+        Line(MemoryPart { first: unsafe { self.base.add(offset) }, len, memory: PhantomData })
     }
 
     /// Copies the bytes at `offset` out, as many as `out` takes, or none at all.
@@ -171,6 +170,56 @@ impl MemoryPart<'_> {
     #[inline]
     pub fn len(self) -> usize {
         self.len
+    }
+
+    /// The first `len` bytes, if there are so many.
+    #[inline]
+    pub fn first(self, len: usize) -> Option<Self> {
+        (len <= self.len).then_some(Self { len, ..self })
+    }
+
+    /// The `len` bytes at `offset` of these.
+    #[inline]
+    pub fn part(self, offset: u64, len: usize) -> Result<Self, OutOfBounds> {
+        Ok(Self { first: self.locate(offset, len)?, len, ..self })
+    }
+
+    /// The 8 bytes at `offset` as a native integer; in one access where they are aligned.
+    #[inline]
+    pub fn load_word(self, offset: u64) -> Result<u64, OutOfBounds> {
+        let at = self.locate(offset, WORD)?.as_ptr();
+        if bytes_to_boundary(at) == 0 {
+            // SAFETY: `locate` found the word in the region, and it is aligned.
+            return Ok(unsafe { AtomicU64::from_ptr(at.cast()) }.load(Ordering::Relaxed));
+        }
+        Ok(self.load_split_word(offset))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn load_split_word(self, offset: u64) -> u64 {
+        let mut bytes = [0; WORD];
+        self.load(offset, &mut bytes).expect("located before");
+        u64::from_ne_bytes(bytes)
+    }
+
+    /// As [`load_word`](Self::load_word), the other way.
+    #[inline]
+    pub fn store_word(self, offset: u64, word: u64) -> Result<(), OutOfBounds> {
+        let at = self.locate(offset, WORD)?.as_ptr();
+        if bytes_to_boundary(at) == 0 {
+            // SAFETY: `locate` found the word in the region, and it is aligned.
+            unsafe { AtomicU64::from_ptr(at.cast()) }.store(word, Ordering::Relaxed);
+            return Ok(());
+        }
+        self.store_split_word(offset, word);
+        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn store_split_word(self, offset: u64, word: u64) {
+        self.store(offset, &word.to_ne_bytes()).expect("located before");
     }
 
     /// As [`Memory::load`].
@@ -220,15 +269,13 @@ impl MemoryPart<'_> {
     }
 }
 
-/// As many words of a [`Memory`] as a cache line has, for short messages: each access is one instruction.
+/// Bytes of a [`Memory`] whose first words, as many as a cache line has, are aligned and there: each access to one of
+/// them is one instruction.
 #[derive(Debug, Clone, Copy)]
-pub struct Line<'a> {
-    first: NonNull<u64>,
-    memory: PhantomData<&'a Memory>,
-}
+pub struct Line<'a>(MemoryPart<'a>);
 
-impl Line<'_> {
-    /// Words that it has.
+impl<'a> Line<'a> {
+    /// Words that it has at least.
     pub const WORDS: usize = 8;
 
     /// The word at `at`, as it lies in memory.
@@ -251,11 +298,38 @@ impl Line<'_> {
         self.word(at).store(word, Ordering::Relaxed);
     }
 
+    /// Replaces the first 4 bytes of the word at `at`, and leaves the others.
+    ///
+    /// # Panics
+    ///
+    /// As [`load`](Self::load).
+    #[inline]
+    pub fn store_first_half(self, at: usize, half: u32) {
+        let word: *const AtomicU64 = self.word(at);
+        // SAFETY: a word is as long as two halves, and aligned for them; whoever made the line promised it.
+        unsafe { AtomicU32::from_ptr(word.cast_mut().cast()) }.store(half, Ordering::Relaxed);
+    }
+
+    /// The bytes behind the first `words`.
+    ///
+    /// # Panics
+    ///
+    /// When there are not so many first words.
+    #[inline]
+    pub fn rest(self, words: usize) -> MemoryPart<'a> {
+        assert!(words <= Self::WORDS, "{words} words of a line");
+        let offset = words * WORD;
+        // A line is not shorter, so nothing wraps.
+        let len = self.0.len.wrapping_sub(offset);
+        // SAFETY: whoever made the line promised its bytes.
+        MemoryPart { first: unsafe { self.0.first.add(offset) }, len, memory: PhantomData }
+    }
+
     #[inline]
     fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at < Self::WORDS, "word {at} of a line");
         // SAFETY: whoever made the line promised this many aligned words in the memory, which the borrow keeps.
-        unsafe { AtomicU64::from_ptr(self.first.as_ptr().wrapping_add(at)) }
+        unsafe { AtomicU64::from_ptr(self.0.as_ptr().cast::<u64>().wrapping_add(at)) }
     }
 }
 

@@ -4,9 +4,8 @@ use std::ffi::c_void;
 
 use roce_ring::SlotBytes;
 
-use crate::rpc::function_id;
 use crate::schema::{DispatchMode, FunctionEntry, RawFunctionTable};
-use crate::table::Handler;
+use crate::table::{Function, Handler};
 use crate::{DispatchError, FunctionTable};
 
 /// A host call in C: `void handler(const void *rx_slot, void *tx_slot, size_t slot_size)`.
@@ -42,7 +41,7 @@ impl FunctionTable {
     /// only read the `slot_size` bytes at `rx_slot`, only touch the `slot_size` bytes at `tx_slot`, use neither
     /// after it has returned, and not unwind (no C++ exception may leave it).
     pub unsafe fn register_raw(&mut self, name: &str, handler: RawHandler) -> Result<(), DispatchError> {
-        self.insert(function_id(name), name.to_owned(), None, Handler::Raw(RawFunction(handler)))
+        self.add(name, None, Handler::Raw(RawFunction(handler)))
     }
 
     /// Adds every function of a C table. Nothing is kept of the table itself. Its schemas are not enforced: C
@@ -83,6 +82,6 @@ impl FunctionTable {
         }
         // SAFETY: not null, and the caller promised that a HOST_CALL entry's handler has this signature.
         let handler = unsafe { std::mem::transmute::<*const c_void, RawHandler>(entry.handler) };
-        self.insert(id, format!("{id:#010x}"), None, Handler::Raw(RawFunction(handler)))
+        self.insert(Function::with_id(id, Handler::Raw(RawFunction(handler))))
     }
 }

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use roce_ring::{Consumer, Producer};
+use roce_ring::{Consumer, Lines, Producer};
 use roce_transport::{Backoff, SpinPolicy};
 
 use crate::server::{Outcome, Server};
@@ -20,13 +20,14 @@ use crate::{DispatchError, FunctionTable};
 /// [`Status`](crate::rpc::Status), except one that its peer overwrites while it is served: its slot is looked at
 /// again instead.
 ///
-/// The handlers see a private copy of the request, so a peer that overwrites a slot cannot change arguments under
-/// a handler. A response that finds its TX slot taken waits for it, and with it all that come after.
+/// A handler that is given slices sees a private copy of the request, so a peer that overwrites a slot cannot change
+/// arguments under it. One that works [in place](FunctionTable::register_in_place) may read some of a newer request. A response that finds its TX slot taken waits for it, and with it all that come after.
 ///
 /// Once made, the loop allocates nothing, unless a handler does or panics.
 pub struct RingLoop {
     rx: Consumer,
     tx: Producer,
+    lines: Lines,
     server: Server,
 }
 
@@ -47,7 +48,8 @@ impl RingLoop {
     /// has no room for a header.
     pub fn new(rx: Consumer, tx: Producer, table: FunctionTable) -> Result<Self, DispatchError> {
         let server = Server::new(rx.ring().geometry(), tx.ring().geometry(), table)?;
-        Ok(Self { rx, tx, server })
+        let lines = Lines::new(rx.ring(), tx.ring());
+        Ok(Self { rx, tx, lines, server })
     }
 
     /// A handle on the counters.
@@ -85,12 +87,11 @@ impl RingLoop {
         let Some(message) = self.rx.peek(slot) else { return Step::Wait };
 
         let may_answer = || !message.overwritten() && self.tx.is_free(slot);
-        let lines = || Some((self.rx.ring().line(slot)?, self.tx.ring().line(slot)?));
         let slots = || (message.bytes(), self.tx.slot(slot));
-        let outcome = self.server.exchange(slot, lines, slots, may_answer);
+        let outcome = self.server.exchange(slot, || self.lines.of(slot), slots, may_answer);
         // The newer bytes may have landed before the overrun was noted, and so before the copy.
         if message.overwritten() {
-            return self.again();
+            return self.again(outcome);
         }
         match outcome {
             Outcome::Answered => {}
@@ -109,8 +110,12 @@ impl RingLoop {
     }
 
     /// The flag stays set: it stands for the newer message now.
-    fn again(&self) -> Step {
+    #[cold]
+    fn again(&self, outcome: Outcome) -> Step {
         self.server.stats().count(Event::Overwritten);
+        if outcome == Outcome::Answered {
+            self.server.stats().count(Event::Unanswered);
+        }
         Step::Again
     }
 }

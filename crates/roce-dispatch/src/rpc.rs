@@ -154,6 +154,9 @@ pub struct Response {
 }
 
 impl Response {
+    /// The first word of a good one, as it lies in memory.
+    pub(crate) const SUCCESS: u64 = (RESPONSE_MAGIC as u64).to_le();
+
     /// Says that there are `result_len` bytes of results, which fit a frame.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // a frame's length has 32 bits
@@ -208,6 +211,12 @@ impl Response {
     pub fn payload<'a>(&self, frame: &'a [u8]) -> Result<&'a [u8], FrameError> {
         payload(frame, self.result_len)
     }
+}
+
+/// The first half of a header's word, as that lies in memory.
+#[inline]
+pub(crate) fn first_half(word: u64) -> u32 {
+    halves(u64::from_le(word)).0
 }
 
 /// Low and high.

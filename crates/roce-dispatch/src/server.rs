@@ -7,10 +7,11 @@ use roce_ring::{Geometry, SlotBytes};
 use zerocopy::IntoBytes;
 
 use crate::buffer::Buffer;
+use crate::in_place::{Arguments, InPlaceFunctions, InPlaceHandler, Results};
 use crate::raw::RawFunction;
-use crate::rpc::{HEADER_LEN, HEADER_WORDS, Request, Response, Status};
-use crate::stats::{DispatchStats, Event};
-use crate::table::{Function, Handler, call};
+use crate::rpc::{HEADER_LEN, HEADER_WORDS, Request, Response, Status, first_half};
+use crate::stats::DispatchStats;
+use crate::table::{Function, Handler, call, call_in_place};
 use crate::{DispatchError, FunctionTable};
 
 const WORD: usize = size_of::<u64>();
@@ -29,6 +30,8 @@ pub(crate) struct Server {
     response: Buffer,
     /// For each TX slot, how many of its first bytes may be other than zero.
     dirty: Box<[usize]>,
+    /// Bytes that a frame has for results.
+    room: usize,
     stats: DispatchStats,
 }
 
@@ -67,6 +70,7 @@ impl Server {
             filled: HEADER_LEN,
             response: Buffer::new(frame_size),
             dirty: vec![frame_size; tx.num_pages() as usize].into_boxed_slice(),
+            room: frame_size - HEADER_LEN,
             stats: DispatchStats::default(),
         })
     }
@@ -76,15 +80,38 @@ impl Server {
         &self.stats
     }
 
-    /// Copies a request out of `slot` of the RX ring, serves it if it then may be answered, and leaves a whole response in
-    /// that of the TX ring.
-    ///
-    /// A short request for a Rust function that has a short answer, the usual case, is dealt with here, by the word.
+    /// Serves the request in `slot` of the RX ring, if it may be answered, and leaves a whole response in that of the TX
+    /// ring.
     #[inline]
     pub(crate) fn exchange<'a>(
         &mut self,
         slot: u32,
-        lines: impl FnOnce() -> Option<(Line<'a>, Line<'a>)>,
+        lines: impl Fn() -> Option<(Line<'a>, Line<'a>)>,
+        slots: impl Fn() -> (SlotBytes<'a>, SlotBytes<'a>),
+        may_answer: impl FnOnce() -> bool,
+    ) -> Outcome {
+        let work = lines().and_then(|(from, to)| Work::find(&mut self.table.in_place, from, to));
+        let Some(work) = work else {
+            return self.exchange_copies(slot, lines, slots, may_answer);
+        };
+        if !may_answer() {
+            return Outcome::Held;
+        }
+        match work.run() {
+            Ok(len) => self.clear(slot, HEADER_LEN + len, || slots().1),
+            Err(status) => self.refuse_in_place(status, slot, slots().1),
+        }
+        Outcome::Answered
+    }
+
+    /// As [`exchange`](Self::exchange), for functions that see copies: the request is copied out before it is known
+    /// whether it may be answered. A short request for a Rust function that has a short answer, the usual case, is dealt
+    /// with here, by the word.
+    #[inline]
+    fn exchange_copies<'a>(
+        &mut self,
+        slot: u32,
+        lines: impl Fn() -> Option<(Line<'a>, Line<'a>)>,
         slots: impl Fn() -> (SlotBytes<'a>, SlotBytes<'a>),
         may_answer: impl FnOnce() -> bool,
     ) -> Outcome {
@@ -103,11 +130,10 @@ impl Server {
         if !may_answer() {
             return Outcome::Held;
         }
-        self.stats.count(Event::Request);
         let Some(Function { handler: Handler::Rust(handler), .. }) =
             self.table.find(request.function_id).filter(|function| function.accepts(request.arg_len))
         else {
-            return self.answer_else(request, slot, slots().1);
+            return self.answer_else(request, slot, slots());
         };
         let args = &self.short.as_bytes()[HEADER_LEN..HEADER_LEN + len];
         let results = call(handler, args, self.response.cleared_room());
@@ -120,7 +146,7 @@ impl Server {
     }
 
     /// A response with short results. What is over of their last word becomes zero, as all behind it.
-    #[inline]
+    #[inline(always)] // into its caller
     fn write_short(&self, header: [u64; HEADER_WORDS], len: usize, to: Line<'_>) {
         for (at, word) in header.into_iter().enumerate() {
             to.store(at, word);
@@ -156,26 +182,30 @@ impl Server {
         if !may_answer() {
             return Outcome::Held;
         }
-        self.stats.count(Event::Request);
-        self.answer(request, slot, tx)
+        self.answer(request, slot, (rx, tx))
     }
 
     /// Answers a short request.
     #[inline(never)] // to keep the other way short
-    fn answer_else(&mut self, request: Request, slot: u32, tx: SlotBytes<'_>) -> Outcome {
+    fn answer_else(&mut self, request: Request, slot: u32, slots: (SlotBytes<'_>, SlotBytes<'_>)) -> Outcome {
         let end = HEADER_LEN + request.arg_len as usize;
         self.request.bytes_mut()[HEADER_LEN..end].copy_from_slice(&self.short.as_bytes()[HEADER_LEN..end]);
         self.filled = self.filled.max(end);
-        self.answer(request, slot, tx)
+        self.answer(request, slot, slots)
     }
 
-    fn answer(&mut self, request: Request, slot: u32, tx: SlotBytes<'_>) -> Outcome {
-        let results = self.serve(&request, slot, tx);
-        self.finish(request, results, slot, tx)
+    fn answer(&mut self, request: Request, slot: u32, slots: (SlotBytes<'_>, SlotBytes<'_>)) -> Outcome {
+        let results = self.serve(&request, slot, slots);
+        self.finish(request, results, slot, slots.1)
     }
 
     /// The length of the results.
-    fn serve(&mut self, request: &Request, slot: u32, tx: SlotBytes<'_>) -> Result<usize, Refusal> {
+    fn serve(
+        &mut self,
+        request: &Request,
+        slot: u32,
+        (rx, tx): (SlotBytes<'_>, SlotBytes<'_>),
+    ) -> Result<usize, Refusal> {
         let Some(function) = self.table.find(request.function_id) else {
             return Err(Refusal::Status(Status::UNKNOWN_FUNCTION));
         };
@@ -187,11 +217,54 @@ impl Server {
             Handler::Rust(handler) => {
                 call(handler, args, self.response.cleared_room()).map_err(Refusal::Status)
             }
+            Handler::InPlace => Err(self.serve_in_place(request, slot, (rx, tx))),
             Handler::Raw(handler) => {
                 let handler = *handler;
                 Err(self.serve_raw(handler, request, slot, tx))
             }
         }
+    }
+
+    /// For slots without lines, and for a function that is not found at once.
+    fn serve_in_place(
+        &mut self,
+        request: &Request,
+        slot: u32,
+        (rx, tx): (SlotBytes<'_>, SlotBytes<'_>),
+    ) -> Refusal {
+        let parts = (
+            rx.memory().part(HEADER_LEN as u64, request.arg_len as usize),
+            tx.memory().part(HEADER_LEN as u64, self.room),
+        );
+        let (Some(handler), (Ok(args), Ok(room))) = (self.table.in_place.find(request.function_id), parts)
+        else {
+            return Refusal::Status(Status::BAD_LENGTH);
+        };
+        self.dirty[slot as usize] = HEADER_LEN + self.room;
+        match call_in_place(handler, Arguments::new(args), Results::new(room)) {
+            Err(status) => Refusal::Status(status),
+            Ok(len) => {
+                let mut header = [0; HEADER_LEN];
+                Response::success(request, len).emit(&mut header);
+                tx.copy_from(0, &header);
+                self.clear(slot, HEADER_LEN + len, || tx);
+                Refusal::Written(Status::SUCCESS)
+            }
+        }
+    }
+
+    /// The slot has a header already, and perhaps results.
+    #[cold]
+    #[inline(never)] // to keep the other way short
+    fn refuse_in_place(&mut self, status: Status, slot: u32, tx: SlotBytes<'_>) {
+        self.stats.count_status(status);
+        let mut header = tx.read::<HEADER_LEN>(0);
+        // It was written before the call, so it is one, unless somebody scribbles in our slot.
+        let answered = Response::parse(&header).unwrap_or_default();
+        Response { status, result_len: 0, ..answered }.emit(&mut header);
+        tx.copy_from(0, &header);
+        self.dirty[slot as usize] = HEADER_LEN + self.room;
+        self.clear(slot, HEADER_LEN, || tx);
     }
 
     fn serve_raw(
@@ -249,12 +322,53 @@ impl Server {
     }
 
     /// Zeroes what earlier responses left behind `end`: all of the frame goes out.
-    #[inline]
+    #[inline(always)] // into its callers, though there are several
     fn clear<'a>(&mut self, slot: u32, end: usize, tx: impl FnOnce() -> SlotBytes<'a>) {
-        let dirty = std::mem::replace(&mut self.dirty[slot as usize], end);
-        if dirty > end {
-            tx().fill_zero(end..dirty);
+        let dirty = &mut self.dirty[slot as usize];
+        if *dirty != end {
+            clear_dirty(dirty, end, tx());
         }
+    }
+}
+
+#[inline(never)] // to keep the other way short
+fn clear_dirty(dirty: &mut usize, end: usize, tx: SlotBytes<'_>) {
+    tx.fill_zero(end..*dirty);
+    *dirty = end;
+}
+
+/// A call that works in place.
+struct Work<'t, 'a> {
+    handler: &'t mut InPlaceHandler,
+    args: Arguments<'a>,
+    results: Results<'a>,
+    /// The request's last header words, which its response repeats but for the length of the results.
+    echo: [u64; 2],
+    to: Line<'a>,
+}
+
+impl<'t, 'a> Work<'t, 'a> {
+    /// The work for a function that is found at once, if the request is for one and has all its arguments.
+    #[inline]
+    fn find(functions: &'t mut InPlaceFunctions, from: Line<'a>, to: Line<'a>) -> Option<Self> {
+        let handler = functions.near(from.load(0))?;
+        let echo = [from.load(1), from.load(2)];
+        let args = Arguments::new(from.rest(HEADER_WORDS).first(first_half(echo[0]) as usize)?);
+        let results = Results::new(to.rest(HEADER_WORDS));
+        Some(Self { handler, args, results, echo, to })
+    }
+
+    /// The length of the results, which are in their place behind a header then.
+    #[inline]
+    fn run(self) -> Result<usize, Status> {
+        let Self { handler, args, results, echo, to } = self;
+        to.store(0, Response::SUCCESS);
+        to.store(1, echo[0]);
+        to.store(2, echo[1]);
+        let len = call_in_place(handler, args, results)?;
+        #[allow(clippy::cast_possible_truncation)] // a frame's length has 32 bits
+        to.store_first_half(1, (len as u32).to_le());
+        Ok(len)
     }
 }
 

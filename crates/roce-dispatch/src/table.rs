@@ -6,6 +6,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::DispatchError;
+use crate::in_place::{Arguments, InPlaceFunctions, InPlaceHandler, Results};
 use crate::raw::RawFunction;
 use crate::rpc::{HandlerError, Status, function_id};
 use crate::schema::HandlerSchema;
@@ -14,17 +15,24 @@ type RustHandler = Box<dyn FnMut(&[u8], &mut [u8]) -> Result<usize, HandlerError
 
 pub(crate) enum Handler {
     Rust(RustHandler),
+    /// Among the functions that work in place.
+    InPlace,
     Raw(RawFunction),
 }
 
 pub(crate) struct Function {
     id: u32,
-    name: String,
+    name: Box<str>,
     arg_len: Option<u64>,
     pub(crate) handler: Handler,
 }
 
 impl Function {
+    /// One of a C table, which gives no names.
+    pub(crate) fn with_id(id: u32, handler: Handler) -> Self {
+        Self { id, name: format!("{id:#010x}").into(), arg_len: None, handler }
+    }
+
     /// Whether the function's schema, if it has one, allows that many bytes of arguments.
     #[inline]
     pub(crate) fn accepts(&self, arg_len: u32) -> bool {
@@ -42,6 +50,8 @@ impl Function {
 /// A handler that panics costs its caller the answer, no more: it stays in the table and is called again.
 /// (In a program built with `panic = "abort"` the program ends.)
 ///
+/// [`register_in_place`](Self::register_in_place) does without the copies.
+///
 /// ```
 /// use roce_dispatch::FunctionTable;
 ///
@@ -54,9 +64,9 @@ impl Function {
 /// })?;
 /// # Ok::<(), roce_dispatch::DispatchError>(())
 /// ```
-#[derive(Default)]
 pub struct FunctionTable {
-    /// Open addressing by id, at most half full, so that a look-up is one or two probes however many functions there
+    pub(crate) in_place: InPlaceFunctions,
+    /// All of them. Open addressing by id, at most half full, so that a look-up is one or two probes however many functions there
     /// are. Ids are hashes already.
     buckets: Box<[Option<Function>]>,
     len: usize,
@@ -65,7 +75,7 @@ pub struct FunctionTable {
 impl FunctionTable {
     /// An empty table.
     pub fn new() -> Self {
-        Self::default()
+        Self { in_place: InPlaceFunctions::new(), buckets: Box::default(), len: 0 }
     }
 
     /// Adds a function that takes arguments of any length.
@@ -77,7 +87,7 @@ impl FunctionTable {
         name: &str,
         handler: impl FnMut(&[u8], &mut [u8]) -> Result<usize, HandlerError> + Send + 'static,
     ) -> Result<(), DispatchError> {
-        self.insert(function_id(name), name.to_owned(), None, Handler::Rust(Box::new(handler)))
+        self.add(name, None, Handler::Rust(Box::new(handler)))
     }
 
     /// Adds a function whose arguments are exactly as long as `schema` says; other requests are answered with
@@ -91,8 +101,48 @@ impl FunctionTable {
         schema: &HandlerSchema,
         handler: impl FnMut(&[u8], &mut [u8]) -> Result<usize, HandlerError> + Send + 'static,
     ) -> Result<(), DispatchError> {
-        let handler = Handler::Rust(Box::new(handler));
-        self.insert(function_id(name), name.to_owned(), Some(schema.arg_len()), handler)
+        self.add(name, Some(schema), Handler::Rust(Box::new(handler)))
+    }
+
+    /// Adds a function that reads its arguments where they were received and writes its results where they are sent
+    /// from, with nothing copied but what it asks for: the shortest way there is, and the one for long frames.
+    ///
+    /// `schema` is as for [`register_with_schema`](Self::register_with_schema); without one, arguments of any length are
+    /// taken. What [`Arguments`] says of memory that a peer may write is the price.
+    ///
+    /// ```
+    /// use roce_dispatch::{Arguments, FunctionTable, Results};
+    ///
+    /// let mut table = FunctionTable::new();
+    /// table.register_in_place("parity", None, |syndrome: Arguments<'_>, correction: &mut Results<'_>| {
+    ///     correction.put_word(syndrome.words().fold(0, |parity, word| parity ^ word));
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), roce_dispatch::DispatchError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`register`](Self::register).
+    pub fn register_in_place(
+        &mut self,
+        name: &str,
+        schema: Option<&HandlerSchema>,
+        mut handler: impl FnMut(Arguments<'_>, &mut Results<'_>) -> Result<(), HandlerError> + Send + 'static,
+    ) -> Result<(), DispatchError> {
+        self.add(name, schema, Handler::InPlace)?;
+        let handler: InPlaceHandler = match schema.map(HandlerSchema::arg_len) {
+            None => Box::new(move |args, results| handler(args, results).map_err(Status::from)),
+            Some(expected) => Box::new(move |args, results| {
+                let is_so_long = args.len() as u64 == expected;
+                if is_so_long {
+                    handler(args, results).map_err(Status::from)
+                } else {
+                    Err(Status::BAD_LENGTH)
+                }
+            }),
+        };
+        self.in_place.insert(function_id(name), handler);
+        Ok(())
     }
 
     /// How many functions there are.
@@ -110,19 +160,25 @@ impl FunctionTable {
         self.probe(id).is_ok()
     }
 
-    pub(crate) fn insert(
+    pub(crate) fn add(
         &mut self,
-        id: u32,
-        name: String,
-        arg_len: Option<u64>,
+        name: &str,
+        schema: Option<&HandlerSchema>,
         handler: Handler,
     ) -> Result<(), DispatchError> {
+        let arg_len = schema.map(HandlerSchema::arg_len);
+        self.insert(Function { id: function_id(name), name: name.into(), arg_len, handler })
+    }
+
+    pub(crate) fn insert(&mut self, function: Function) -> Result<(), DispatchError> {
+        let id = function.id;
         if let Ok(Some(taken)) = self.probe(id).map(|bucket| &self.buckets[bucket]) {
-            return Err(DispatchError::Duplicate { id, first: taken.name.clone(), second: name });
+            let [first, second] = [taken, &function].map(|function| function.name.to_string());
+            return Err(DispatchError::Duplicate { id, first, second });
         }
         self.len += 1;
         self.reserve();
-        self.put(Function { id, name, arg_len, handler });
+        self.put(function);
         Ok(())
     }
 
@@ -177,6 +233,12 @@ impl FunctionTable {
     }
 }
 
+impl Default for FunctionTable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl fmt::Debug for FunctionTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let functions = self.buckets.iter().flatten();
@@ -187,12 +249,25 @@ impl fmt::Debug for FunctionTable {
 /// Calls a Rust handler; whatever it does, there is an answer.
 #[inline]
 pub(crate) fn call(handler: &mut RustHandler, args: &[u8], result: &mut [u8]) -> Result<usize, Status> {
-    match catch_unwind(AssertUnwindSafe(|| handler(args, result))) {
-        Ok(Ok(len)) if len <= result.len() => Ok(len),
-        Ok(Ok(_)) => Err(Status::RESULT_TOO_LARGE),
-        Ok(Err(error)) => Err(error.into()),
-        Err(_) => Err(Status::HANDLER_PANICKED),
-    }
+    let len = within_wall(|| handler(args, result).map_err(Status::from))?;
+    if len <= result.len() { Ok(len) } else { Err(Status::RESULT_TOO_LARGE) }
+}
+
+/// As [`call`], for one that works in place.
+#[inline]
+pub(crate) fn call_in_place(
+    handler: &mut InPlaceHandler,
+    args: Arguments<'_>,
+    mut results: Results<'_>,
+) -> Result<usize, Status> {
+    within_wall(|| handler(args, &mut results))?;
+    if results.len() <= results.room() { Ok(results.len()) } else { Err(Status::RESULT_TOO_LARGE) }
+}
+
+/// A wall that no panic of a handler passes.
+#[inline]
+fn within_wall<T>(handler: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
+    catch_unwind(AssertUnwindSafe(handler)).unwrap_or(Err(Status::HANDLER_PANICKED))
 }
 
 #[cfg(test)]
@@ -213,7 +288,7 @@ mod tests {
         }
         for name in &names {
             let found = table.find(function_id(name)).expect("registered");
-            assert_eq!(&found.name, name);
+            assert_eq!(&*found.name, name);
         }
         assert!(!table.contains(function_id("g")));
         assert_eq!(table.len(), 1000);
@@ -223,10 +298,11 @@ mod tests {
     fn ids_that_share_a_bucket_are_told_apart() {
         let mut table = FunctionTable::new();
         for id in [7, 7 + 64, 7 + 128, u32::MAX, 0] {
-            table.insert(id, id.to_string(), None, Handler::Rust(Box::new(empty))).expect("ids differ");
+            let handler = Handler::Rust(Box::new(empty));
+            table.insert(Function::with_id(id, handler)).expect("ids differ");
         }
         for id in [7, 7 + 64, 7 + 128, u32::MAX, 0] {
-            assert_eq!(table.find(id).map(|f| f.name.clone()), Some(id.to_string()));
+            assert_eq!(table.find(id).map(|f| &*f.name), Some(&*format!("{id:#010x}")));
         }
         assert!(!table.contains(7 + 256));
     }

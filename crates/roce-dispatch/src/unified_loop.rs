@@ -74,13 +74,9 @@ pub trait UnifiedLink {
     /// The bytes of a TX slot.
     fn tx_slot(&self, slot: u32) -> SlotBytes<'_>;
 
-    /// The first words of an RX slot, by which short requests are served faster where there are some.
-    fn rx_line(&self, _slot: u32) -> Option<Line<'_>> {
-        None
-    }
-
-    /// The first words of a TX slot.
-    fn tx_line(&self, _slot: u32) -> Option<Line<'_>> {
+    /// The first words of an RX slot and of the TX slot that answers it, by which short requests are served faster where
+    /// there are some.
+    fn lines(&self, _slot: u32) -> Option<(Line<'_>, Line<'_>)> {
         None
     }
 }
@@ -100,12 +96,15 @@ impl<Q: UcQp> UnifiedLink for Unified<Q> {
 
     #[inline]
     fn rx_poll(&mut self) -> Result<Option<u32>, Self::Error> {
-        self.rx_poll().or_else(|error| unless_closed(error, None))
+        self.rx_poll().or_else(|error| if is_closed(&error) { Ok(None) } else { Err(error) })
     }
 
     #[inline(always)] // into its callers, though there are several
     fn tx_publish(&mut self, slot: u32) -> Result<bool, Self::Error> {
-        self.tx_publish(slot).map(|()| true).or_else(|error| unless_closed(error, false))
+        match self.tx_publish(slot) {
+            Ok(()) => Ok(true),
+            Err(error) => unless_closed(error, false),
+        }
     }
 
     #[inline]
@@ -138,17 +137,18 @@ impl<Q: UcQp> UnifiedLink for Unified<Q> {
     }
 
     #[inline]
-    fn rx_line(&self, slot: u32) -> Option<Line<'_>> {
-        self.rx_line(slot)
-    }
-
-    #[inline]
-    fn tx_line(&self, slot: u32) -> Option<Line<'_>> {
-        self.tx_line(slot)
+    fn lines(&self, slot: u32) -> Option<(Line<'_>, Line<'_>)> {
+        self.lines(slot)
     }
 }
 
 #[cold]
+fn is_closed(error: &roce_transport::Error) -> bool {
+    matches!(error, roce_transport::Error::Closed)
+}
+
+#[cold]
+#[inline(never)] // to keep the other way short
 fn unless_closed<T>(error: roce_transport::Error, closed: T) -> Result<T, roce_transport::Error> {
     if matches!(error, roce_transport::Error::Closed) { Ok(closed) } else { Err(error) }
 }
@@ -201,25 +201,28 @@ impl<L: UnifiedLink> UnifiedLoop<L> {
     ///
     /// # Errors
     /// The link's.
+    #[inline]
     pub fn poll(&mut self) -> Result<usize, L::Error> {
-        let served = self.serve_all();
-        if self.staged == 0 {
-            return served;
+        let mut done = 0;
+        let num_pages = self.link.geometry().num_pages() as usize;
+        while done < num_pages {
+            match self.link.rx_poll() {
+                Ok(None) => break,
+                Ok(Some(slot)) => match self.serve(slot) {
+                    Ok(()) => done += 1,
+                    Err(error) => return self.flush_behind(Err(error)),
+                },
+                Err(error) => return self.flush_behind(Err(error)),
+            }
         }
-        // What is staged leaves whatever befell the messages behind it.
-        let flushed = self.flush();
-        served.and_then(|done| flushed.map(|()| done))
+        if self.staged == 0 { Ok(done) } else { self.flush_behind(Ok(done)) }
     }
 
-    #[inline]
-    fn serve_all(&mut self) -> Result<usize, L::Error> {
-        let mut done = 0;
-        for _ in 0..self.link.geometry().num_pages() {
-            let Some(slot) = self.link.rx_poll()? else { break };
-            self.serve(slot)?;
-            done += 1;
-        }
-        Ok(done)
+    /// What is staged leaves whatever befell the messages behind it.
+    #[inline(never)] // to keep the other way short
+    fn flush_behind(&mut self, served: Result<usize, L::Error>) -> Result<usize, L::Error> {
+        let flushed = if self.staged > 0 { self.flush() } else { Ok(()) };
+        served.and_then(|done| flushed.map(|()| done))
     }
 
     /// Serves until `stop` is set or the link is closed.
@@ -240,9 +243,8 @@ impl<L: UnifiedLink> UnifiedLoop<L> {
     #[inline]
     fn serve(&mut self, slot: u32) -> Result<(), L::Error> {
         let link = &self.link;
-        let lines = || Some((link.rx_line(slot)?, link.tx_line(slot)?));
-        let slots = || (link.rx_slot(slot), link.tx_slot(slot));
-        let outcome = self.server.exchange(slot, lines, slots, || true);
+        let slots = move || (link.rx_slot(slot), link.tx_slot(slot));
+        let outcome = self.server.exchange(slot, move || link.lines(slot), slots, || true);
         if outcome == Outcome::NoRequest {
             self.server.stats().count(Event::BadMagic);
             return Ok(());
@@ -252,17 +254,26 @@ impl<L: UnifiedLink> UnifiedLoop<L> {
 
     #[inline(always)] // into its callers, though there are two
     fn publish(&mut self, slot: u32) -> Result<(), L::Error> {
-        if self.link.tx_publish(slot)? {
-            self.server.stats().count(Event::Response);
+        match self.link.tx_publish(slot) {
+            Ok(true) => self.server.stats().count(Event::Response),
+            other => return self.unanswered(other, 1),
         }
         Ok(())
     }
 
+    #[cold]
+    #[inline(never)]
+    fn unanswered<T>(&self, left: Result<T, L::Error>, count: u64) -> Result<(), L::Error> {
+        self.server.stats().count_several(Event::Unanswered, count);
+        left.map(drop)
+    }
+
     #[inline(never)] // to keep the other way short
     fn stage(&mut self, slot: u32) -> Result<(), L::Error> {
-        if !self.link.tx_stage(slot)? {
-            self.flush()?;
-            return self.publish(slot);
+        match self.link.tx_stage(slot) {
+            Ok(true) => {}
+            Ok(false) => return self.flush().and_then(|()| self.publish(slot)),
+            error => return self.unanswered(error, 1),
         }
         self.staged += 1;
         if self.staged >= self.answers_per_flush || !self.link.rx_has_more() { self.flush() } else { Ok(()) }
@@ -271,7 +282,9 @@ impl<L: UnifiedLink> UnifiedLoop<L> {
     /// Answers count once they have left.
     fn flush(&mut self) -> Result<(), L::Error> {
         let staged = std::mem::take(&mut self.staged);
-        self.link.tx_flush()?;
+        if let Err(error) = self.link.tx_flush() {
+            return self.unanswered::<()>(Err(error), staged);
+        }
         self.server.stats().count_several(Event::Response, staged);
         Ok(())
     }

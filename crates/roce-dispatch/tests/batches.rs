@@ -117,12 +117,8 @@ impl UnifiedLink for Queue {
         self.link.tx_slot(slot)
     }
 
-    fn rx_line(&self, slot: u32) -> Option<Line<'_>> {
-        self.link.rx_line(slot)
-    }
-
-    fn tx_line(&self, slot: u32) -> Option<Line<'_>> {
-        self.link.tx_line(slot)
+    fn lines(&self, slot: u32) -> Option<(Line<'_>, Line<'_>)> {
+        self.link.lines(slot)
     }
 }
 

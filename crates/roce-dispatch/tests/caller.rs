@@ -522,7 +522,7 @@ fn serve_in_thread(wire: Wire) -> impl FnOnce() {
     let thread = thread::spawn({
         let stop = stop.clone();
         move || {
-            let link = RingLink { rx: wire.tx, tx: wire.rx, open: Default::default() };
+            let link = RingLink::new(wire.tx, wire.rx);
             link.open.store(true, Ordering::Relaxed);
             let mut dispatcher = UnifiedLoop::new(link, table).expect("a frame holds a header");
             dispatcher.run(&stop, SpinPolicy::default()).expect("rings do not fail");

@@ -9,7 +9,7 @@ use assert_no_alloc::{AllocDisabler, assert_no_alloc};
 use common::*;
 use roce_dispatch::caller::{CallError, Caller, Function};
 use roce_dispatch::rpc::{HandlerError, Request};
-use roce_dispatch::{DispatchCounts, FunctionTable, UnifiedLoop};
+use roce_dispatch::{Arguments, DispatchCounts, FunctionTable, Results, UnifiedLoop};
 
 #[global_allocator]
 static ALLOCATOR: AllocDisabler = AllocDisabler;
@@ -31,6 +31,11 @@ fn serving_allocates_nothing() {
     table.register("rpc_increment", increment).expect("an empty table");
     table.register("refuse", move |_, _| Err(refusal)).expect("names differ");
     table.register("too_much", |_, result| Ok(result.len() + 1)).expect("names differ");
+    let in_place = move |args: Arguments<'_>, results: &mut Results<'_>| {
+        args.words().for_each(|word| results.put_word(word));
+        if args.is_empty() { Err(refusal) } else { Ok(()) }
+    };
+    table.register_in_place("in_place", None, in_place).expect("names differ");
     // SAFETY: the handler keeps to its slots and never unwinds.
     unsafe { table.register_raw("raw", echo_header) }.expect("names differ");
     let (mut wire, mut dispatcher) = serve(geometry(16, 256, 128), table);
@@ -43,6 +48,9 @@ fn serving_allocates_nothing() {
         request("refuse", 3, &[]),
         request("too_much", 4, &[]),
         request("nobody", 5, &[]),
+        request("in_place", 6, &[3; 60]),
+        request("in_place", 7, &[]),
+        request("in_place", 8, &[3; 120]),
         too_long,
         vec![0; 64],
     ];
@@ -64,13 +72,13 @@ fn serving_allocates_nothing() {
     assert_no_alloc(&mut run);
 
     let expected = DispatchCounts {
-        requests: 6000,
-        responses: 6000,
+        requests: 9000,
+        responses: 9000,
         bad_magic: 1000,
         unknown_function: 1000,
         bad_length: 1000,
-        handler_errors: 1000,
-        result_too_large: 1000,
+        handler_errors: 2000,
+        result_too_large: 2000,
         ..DispatchCounts::default()
     };
     assert_eq!(counts(&dispatcher), expected);
@@ -81,7 +89,7 @@ fn calling_allocates_nothing() {
     let mut table = FunctionTable::new();
     table.register("rpc_increment", increment).expect("an empty table");
     let (wire, near) = link(geometry(8, 256, 128));
-    let far = RingLink { rx: wire.tx, tx: wire.rx, open: near.open.clone() };
+    let far = RingLink::new(wire.tx, wire.rx);
     let mut dispatcher = UnifiedLoop::new(far, table).expect("a frame holds a header");
     let caller = Caller::new(near).expect("a frame holds a header");
     let function = Function::new("rpc_increment");

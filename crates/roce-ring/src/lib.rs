@@ -74,6 +74,8 @@ pub use consumer::{Consumer, Overwritten, ReadSlot};
 pub use error::RingError;
 pub use geometry::{Geometry, GeometryError};
 pub use mapping::MemoryOptions;
+#[cfg(not(roce_loom))] // a model has words of its own
+pub use memory::Lines;
 pub use producer::Producer;
 pub use ring::Ring;
 pub use slot::SlotBytes;

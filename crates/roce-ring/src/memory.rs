@@ -6,7 +6,7 @@ use roce_core::{DmaRegion, Line, Memory, MemoryPart, OutOfBounds};
 
 use crate::mapping::Mapping;
 use crate::primitive::AtomicU64;
-use crate::{Geometry, MemoryOptions, RingError};
+use crate::{Geometry, MemoryOptions, Ring, RingError};
 
 const WORD: usize = size_of::<u64>();
 
@@ -48,19 +48,13 @@ impl Flags {
 pub(crate) struct Data {
     mapping: Arc<Mapping>,
     memory: Memory,
-    /// Bytes from slot to slot.
-    stride: usize,
-    /// Slots that begin on the boundary of a word and have room for a line: all, or none.
-    lines: u32,
 }
 
 impl Data {
     pub(crate) fn new(geometry: Geometry, options: MemoryOptions) -> Result<Self, RingError> {
         let mapping = Arc::new(Mapping::for_data(geometry.data_len(), options)?);
         let memory = Memory::new(Arc::<Mapping>::clone(&mapping));
-        let stride = geometry.page_size() as usize;
-        let have_lines = stride.is_multiple_of(WORD) && stride >= Line::WORDS * WORD;
-        Ok(Self { mapping, memory, stride, lines: if have_lines { geometry.num_pages() } else { 0 } })
+        Ok(Self { mapping, memory })
     }
 
     pub(crate) fn region(&self) -> Arc<dyn DmaRegion> {
@@ -81,15 +75,58 @@ impl Data {
         }
     }
 
-    /// The first line of `slot`, if slots have lines.
-    #[inline]
-    pub(crate) fn line(&self, slot: u32) -> Option<Line<'_>> {
-        // SAFETY: a mapping begins on a page's boundary, and holds whole slots of whole words, of which this is one.
-        (slot < self.lines).then(|| unsafe { self.memory.line_unchecked(slot as usize * self.stride) })
-    }
-
     pub(crate) fn lock(&self) -> Result<(), RingError> {
         self.mapping.lock()
+    }
+}
+
+/// The [`Line`]s of two rings: how a service reads a request and writes its answer in as few instructions as can be.
+/// An answer's line is as long as a frame, for no more is sent.
+///
+/// There are none where slots do not begin on the boundary of a word, or a request's slot or an answer's frame is shorter
+/// than a line.
+#[derive(Debug)]
+pub struct Lines {
+    rx: Memory,
+    tx: Memory,
+    rx_stride: usize,
+    tx_stride: usize,
+    frame_size: usize,
+    /// Slots of both that are lines: all, or none.
+    count: u32,
+}
+
+impl Lines {
+    /// Of the rings that requests come from and answers go into.
+    pub fn new(rx: &Ring, tx: &Ring) -> Self {
+        let [rx_shape, tx_shape] = [rx, tx].map(Ring::geometry);
+        let [rx_stride, tx_stride] = [rx_shape, tx_shape].map(|shape| shape.page_size() as usize);
+        let frame_size = tx_shape.frame_size() as usize;
+        let are_aligned = rx_stride.is_multiple_of(WORD) && tx_stride.is_multiple_of(WORD);
+        let are_long_enough = rx_stride.min(frame_size) >= Line::WORDS * WORD;
+        let count = rx_shape.num_pages().min(tx_shape.num_pages());
+        Self {
+            rx: Memory::new(rx.data()),
+            tx: Memory::new(tx.data()),
+            rx_stride,
+            tx_stride,
+            frame_size,
+            count: if are_aligned && are_long_enough { count } else { 0 },
+        }
+    }
+
+    /// Those of `slot`, whoever owns it just now.
+    #[inline]
+    pub fn of(&self, slot: u32) -> Option<(Line<'_>, Line<'_>)> {
+        let slot_offset = |stride: usize| slot as usize * stride;
+        // SAFETY: a mapping begins on a page's boundary and holds whole slots of whole words, of which this is one of
+        // both; a frame is not longer than its slot, and not shorter than a line.
+        (slot < self.count).then(|| unsafe {
+            (
+                self.rx.line_unchecked(slot_offset(self.rx_stride), self.rx_stride),
+                self.tx.line_unchecked(slot_offset(self.tx_stride), self.frame_size),
+            )
+        })
     }
 }
 
@@ -97,7 +134,13 @@ impl Data {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bytes<'a>(MemoryPart<'a>);
 
-impl Bytes<'_> {
+impl<'a> Bytes<'a> {
+    /// What another crate may make copies of its own from.
+    #[inline]
+    pub(crate) fn part(self) -> MemoryPart<'a> {
+        self.0
+    }
+
     #[inline]
     pub(crate) fn as_ptr(self) -> *mut u8 {
         self.0.as_ptr()

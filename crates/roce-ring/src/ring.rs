@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use roce_core::DmaRegion;
-#[cfg(not(roce_loom))]
-use roce_core::Line;
 
 use crate::memory::{Data, Flags};
 use crate::primitive::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -79,14 +77,6 @@ impl Ring {
     pub fn slot(&self, slot: u32) -> SlotBytes<'_> {
         let len = self.geometry.page_size() as usize;
         SlotBytes::new(self.data.bytes(slot as usize * len, len))
-    }
-
-    /// The first words of `slot`, for short messages, whoever owns them just now. `None` where slots do not begin on the
-    /// boundary of a word or are shorter than a [`Line`].
-    #[cfg(not(roce_loom))] // a model has words of its own
-    #[inline]
-    pub fn line(&self, slot: u32) -> Option<Line<'_>> {
-        self.data.line(slot)
     }
 
     /// Whether the flag of `slot` reads 0. If so, the consumer's reads of the slot are over.

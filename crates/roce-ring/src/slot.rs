@@ -3,6 +3,9 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+#[cfg(not(roce_loom))]
+use roce_core::MemoryPart;
+
 use crate::memory::Bytes;
 
 /// The bytes of one slot: its whole page, [`Geometry::page_size`](crate::Geometry::page_size) of them.
@@ -33,6 +36,12 @@ impl<'a> SlotBytes<'a> {
     /// Bytes.
     pub fn len(self) -> usize {
         self.bytes.len()
+    }
+
+    /// All of them as memory, with copies of other kinds.
+    #[cfg(not(roce_loom))] // a model has words of its own
+    pub fn memory(self) -> MemoryPart<'a> {
+        self.bytes.part()
     }
 
     /// Copies the `out.len()` bytes at `offset` out of the slot.

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use roce_core::{DmaRegion, Line};
-use roce_ring::{Consumer, Geometry, MemoryOptions, Overwritten, Producer, Ring};
+use roce_core::{DmaRegion, Line, MemoryPart};
+use roce_ring::{Consumer, Geometry, Lines, MemoryOptions, Overwritten, Producer, Ring, SlotBytes};
 
 const MARKERS: [u64; 4] = [0xEEEE_EEEE_EEEE_EEEE, 0xDEAD_0000_0000_0007, 1, u64::MAX];
 
@@ -32,25 +32,43 @@ fn slot_address(ring: &Ring, slot: u32) -> u64 {
 #[test]
 fn a_line_is_the_start_of_its_slot() {
     for (page_size, has_lines) in [(64, true), (72, true), (384, true), (56, false), (68, false)] {
-        let (ring, producer, _consumer) = ring(4, page_size);
-        assert!(ring.line(4).is_none());
-        for slot in 0..4 {
-            let Some(line) = ring.line(slot) else {
+        let [(rx, rx_end), (tx, tx_end)] = [4, 8].map(|pages| {
+            let (ring, producer, _consumer) = ring(pages, page_size);
+            (ring, producer)
+        });
+        let lines = Lines::new(&rx, &tx);
+        assert!(lines.of(4).is_none(), "one has no such slot");
+        for slot in 0..4u32 {
+            let Some((from, to)) = lines.of(slot) else {
                 assert!(!has_lines, "slots of {page_size}");
                 continue;
             };
-            let word = u64::from_ne_bytes([slot.to_le_bytes()[0] + 1; 8]);
-            for at in 0..Line::WORDS {
-                line.store(at, word.wrapping_add(at as u64));
-            }
-            let mut bytes = [0; 64];
-            producer.slot(slot).copy_to(0, &mut bytes);
-            for (at, of_slot) in bytes.as_chunks().0.iter().enumerate() {
-                assert_eq!(line.load(at), u64::from_ne_bytes(*of_slot));
-                assert_eq!(line.load(at), word.wrapping_add(at as u64));
-            }
+            let seed = slot.to_le_bytes()[0];
+            assert_is_the_start(from, rx_end.slot(slot), page_size as usize, seed + 1);
+            assert_is_the_start(to, tx_end.slot(slot), page_size as usize, seed + 101);
         }
     }
+}
+
+fn assert_is_the_start(line: Line<'_>, slot: SlotBytes<'_>, len: usize, seed: u8) {
+    let word = u64::from_ne_bytes([seed; 8]);
+    for at in 0..Line::WORDS {
+        line.store(at, word.wrapping_add(at as u64));
+    }
+    let bytes = slot.read::<64>(0);
+    for (at, of_slot) in bytes.as_chunks().0.iter().enumerate() {
+        assert_eq!(line.load(at), u64::from_ne_bytes(*of_slot));
+        assert_eq!(line.load(at), word.wrapping_add(at as u64));
+    }
+    line.store_first_half(1, 0x0403_0201_u32.to_le());
+    assert_eq!(slot.read::<8>(8), [1, 2, 3, 4, bytes[12], bytes[13], bytes[14], bytes[15]]);
+
+    let rest = line.rest(3);
+    assert_eq!(rest.len(), len - 24);
+    rest.store(0, &[!seed]).expect("the first of them");
+    assert_eq!(slot.read::<1>(24), [!seed]);
+    assert!(rest.first(len - 23).is_none());
+    assert_eq!(rest.first(2).map(MemoryPart::len), Some(2));
 }
 
 #[test]

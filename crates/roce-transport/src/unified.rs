@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use roce_core::{FrameMetadata, Line, ShortMetadata, UcQp};
-use roce_ring::{Geometry, Ring, SlotBytes};
+use roce_ring::{Geometry, Lines, Ring, SlotBytes};
 
 use crate::device::AnyQp;
 use crate::error::{Error, Outcome};
@@ -42,6 +42,7 @@ pub struct Unified<Q: UcQp = AnyQp> {
     tx: TxPath<Q::Send>,
     rx_ring: Arc<Ring>,
     tx_ring: Arc<Ring>,
+    lines: Lines,
     shared: Arc<Shared>,
 }
 
@@ -52,7 +53,8 @@ impl<Q: UcQp> Unified<Q> {
         (rx_ring, tx_ring): (Arc<Ring>, Arc<Ring>),
         shared: Arc<Shared>,
     ) -> Self {
-        Self { rx, tx, rx_ring, tx_ring, shared }
+        let lines = Lines::new(&rx_ring, &tx_ring);
+        Self { rx, tx, rx_ring, tx_ring, lines, shared }
     }
 
     /// The slot of the next request, if one has arrived. Never blocks.
@@ -110,12 +112,6 @@ impl<Q: UcQp> Unified<Q> {
         self.rx_ring.slot(slot)
     }
 
-    /// The first words of a received request, where slots [have](Ring::line) them.
-    #[inline]
-    pub fn rx_line(&self, slot: u32) -> Option<Line<'_>> {
-        self.rx_ring.line(slot)
-    }
-
     /// What an FPGA tells of the frame in a slot, copied out: see [`frame_metadata`].
     ///
     /// # Errors
@@ -129,10 +125,10 @@ impl<Q: UcQp> Unified<Q> {
         self.tx_ring.slot(slot)
     }
 
-    /// The first words of an answer, where slots [have](Ring::line) them.
+    /// The first words of a received request and of its answer, where slots [have](Lines) them.
     #[inline]
-    pub fn tx_line(&self, slot: u32) -> Option<Line<'_>> {
-        self.tx_ring.line(slot)
+    pub fn lines(&self, slot: u32) -> Option<(Line<'_>, Line<'_>)> {
+        self.lines.of(slot)
     }
 
     /// The rings' shape.

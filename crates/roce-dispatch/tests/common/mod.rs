@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use roce_core::Line;
 use roce_dispatch::rpc::{HEADER_LEN, Request, Response, Status, function_id};
 use roce_dispatch::{DispatchCounts, FunctionTable, RingLoop, UnifiedLink};
-use roce_ring::{Consumer, Geometry, MemoryOptions, Producer, Ring, SlotBytes};
+use roce_ring::{Consumer, Geometry, Lines, MemoryOptions, Producer, Ring, SlotBytes};
 
 /// Long enough for any machine; only a failing test waits that long.
 pub const CEILING: Duration = Duration::from_secs(20);
@@ -57,7 +57,15 @@ pub fn rings(geometry: Geometry) -> (Wire, Consumer, Producer) {
 pub struct RingLink {
     pub rx: Consumer,
     pub tx: Producer,
+    pub lines: Lines,
     pub open: Arc<AtomicBool>,
+}
+
+impl RingLink {
+    pub fn new(rx: Consumer, tx: Producer) -> Self {
+        let lines = Lines::new(rx.ring(), tx.ring());
+        Self { rx, tx, lines, open: Arc::new(AtomicBool::new(true)) }
+    }
 }
 
 impl UnifiedLink for RingLink {
@@ -92,18 +100,14 @@ impl UnifiedLink for RingLink {
         self.tx.slot(slot)
     }
 
-    fn rx_line(&self, slot: u32) -> Option<Line<'_>> {
-        self.rx.ring().line(slot)
-    }
-
-    fn tx_line(&self, slot: u32) -> Option<Line<'_>> {
-        self.tx.ring().line(slot)
+    fn lines(&self, slot: u32) -> Option<(Line<'_>, Line<'_>)> {
+        self.lines.of(slot)
     }
 }
 
 pub fn link(geometry: Geometry) -> (Wire, RingLink) {
     let (wire, rx, tx) = rings(geometry);
-    (wire, RingLink { rx, tx, open: Arc::new(AtomicBool::new(true)) })
+    (wire, RingLink::new(rx, tx))
 }
 
 pub fn geometry(pages: u32, page: u32, frame: u32) -> Geometry {
