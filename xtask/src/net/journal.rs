@@ -16,9 +16,10 @@ const EXTENSION: &str = "undo";
 /// How a step is taken back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Undo {
-    /// Delete this RDMA device.
+    /// Delete this RDMA device, if it still is on that interface.
     Rdma {
         name: String,
+        interface: String,
     },
     /// Delete this interface, if it still is the one that was made.
     Link {
@@ -55,7 +56,7 @@ pub(super) enum Undo {
 impl Undo {
     fn line(&self) -> String {
         match self {
-            Self::Rdma { name } => format!("rdma {name}"),
+            Self::Rdma { name, interface } => format!("rdma {name} {interface}"),
             Self::Link { name, index } => format!("link {name} {index}"),
             Self::Address { interface, subnet } => format!("address {interface} {subnet}"),
             Self::Mtu { interface, mtu } => format!("mtu {interface} {mtu}"),
@@ -72,7 +73,9 @@ impl Undo {
     fn parse(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split(' ').collect();
         Some(match *words.as_slice() {
-            ["rdma", name] => Self::Rdma { name: name.to_owned() },
+            ["rdma", name, interface] => {
+                Self::Rdma { name: name.to_owned(), interface: interface.to_owned() }
+            }
             ["link", name, index] => Self::Link { name: name.to_owned(), index: index.parse().ok()? },
             ["address", interface, subnet] => {
                 Self::Address { interface: interface.to_owned(), subnet: subnet.parse().ok()? }
@@ -229,7 +232,7 @@ mod tests {
                 ip: [10, 0, 0, 3].into(),
                 before: Some("02:00:00:00:00:01".into()),
             },
-            Undo::Rdma { name: "rxe0".into() },
+            Undo::Rdma { name: "rxe0".into(), interface: interface() },
         ]
     }
 
@@ -273,7 +276,7 @@ mod tests {
         let dir = scratch("odd");
         fs::create_dir_all(&dir).unwrap();
         for text in
-            ["rdma rxe0\nlink roce_a\n", "format /\n", "mtu eth0 many\n", "neighbour e 10.0.0.1 a b\n"]
+            ["rdma rxe0 eth0\nlink roce_a\n", "format /\n", "mtu eth0 many\n", "neighbour e 10.0.0.1 a b\n"]
         {
             fs::write(dir.join("x.undo"), text).unwrap();
             assert!(Journal::open(dir.join("x.undo")).is_err(), "{text}");

@@ -155,8 +155,10 @@ impl Network {
             );
             return Ok(());
         }
-        let undo = Undo::Rdma { name: device.to_owned() };
-        self.step(undo, &["rdma", "link", "add", device, "type", "rxe", "netdev", interface])
+        self.step(
+            made_rxe(device, interface),
+            &["rdma", "link", "add", device, "type", "rxe", "netdev", interface],
+        )
     }
 
     /// The kernel follows the addresses of Ethernet interfaces; those of others, such as lo, it looks up once, when a device is
@@ -170,7 +172,7 @@ impl Network {
             return Ok(());
         }
         ensure!(
-            self.journal.steps().contains(&Undo::Rdma { name: device.to_owned() }),
+            self.journal.steps().contains(&made_rxe(device, interface)),
             "{device} was made before {ip} came to {interface}, and on an interface that is not Ethernet the kernel does not \
              see it then. net-setup did not make {device}, so it is not touched; remove it with `rdma link delete {device}` if \
              it may go, and ask again"
@@ -265,7 +267,7 @@ impl Network {
     /// What is gone already needs nothing.
     fn take_back(&self, step: &Undo) -> Result<()> {
         match step {
-            Undo::Rdma { name } if Sysfs::of_the_machine().devices().contains(name) => {
+            Undo::Rdma { name, interface } if is_rxe_on(&Sysfs::of_the_machine(), name, interface) => {
                 self.run_anyway(&["rdma", "link", "delete", name])
             }
             Undo::Link { name, index } if index_of(name) == Some(*index) => {
@@ -405,6 +407,15 @@ pub(super) fn rxe_on(sysfs: &Sysfs, interface: &str) -> Option<String> {
     sysfs.devices().into_iter().find(on_it)
 }
 
+fn made_rxe(device: &str, interface: &str) -> Undo {
+    Undo::Rdma { name: device.to_owned(), interface: interface.to_owned() }
+}
+
+/// One of that name elsewhere is somebody else's by now.
+fn is_rxe_on(sysfs: &Sysfs, device: &str, interface: &str) -> bool {
+    rxe_on(sysfs, interface).as_deref() == Some(device)
+}
+
 /// A name for a soft-RoCE device that no device has.
 pub(super) fn free_name(sysfs: &Sysfs) -> String {
     let taken = sysfs.devices();
@@ -453,6 +464,8 @@ mod tests {
         tree.port("mlx5_0", "eth1", 1500, &[]);
         assert_eq!(rxe_on(&tree.sysfs(), "eth0").as_deref(), Some("rxe0"));
         assert_eq!(rxe_on(&tree.sysfs(), "eth1"), None, "a card is no soft-RoCE");
+        let is_ours = |device, interface| is_rxe_on(&tree.sysfs(), device, interface);
+        assert!(is_ours("rxe0", "eth0") && !is_ours("rxe0", "eth1") && !is_ours("rxe1", "eth0"));
         assert_eq!(free_name(&tree.sysfs()), "rxe1");
     }
 
