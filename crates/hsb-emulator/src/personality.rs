@@ -22,7 +22,7 @@ use roce_rendezvous::hsb::Uuid;
 /// | first page | 0, and then wherever the last frame was | 1 after each configuration |
 /// | page arithmetic | 33 bits, as on the wire | 64 bits |
 /// | metadata | a packet of its own | in the last data packet where it fits |
-/// | PSN | 24 bits | 20 bits |
+/// | PSN in metadata and immediate | 24 bits | 20 bits, where a packet's own has 24 |
 /// | device reset | all is lost, silence, then it announces itself anew | no effect |
 /// | BOOTP reply | the address is taken over | not looked at |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

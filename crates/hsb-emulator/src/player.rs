@@ -108,7 +108,7 @@ impl<'a, D: Device> Player<'a, D> {
                 thread::sleep(IDLE);
             } else if !order.runs() {
                 self.progress.done = order;
-                self.settle_statistics();
+                self.settle_statistics(order);
             } else if self.target().is_some() {
                 self.progress.done = order;
                 self.obey(order);
@@ -120,9 +120,9 @@ impl<'a, D: Device> Player<'a, D> {
     }
 
     /// A loop that was over before it was seen sent nothing.
-    fn settle_statistics(&self) {
+    fn settle_statistics(&self, order: Order) {
         if self.registers.owes_statistics() {
-            self.registers.publish_loop(&LoopCounts::default());
+            self.registers.publish_loop(order, &LoopCounts::default());
         }
     }
 
@@ -153,15 +153,12 @@ impl<'a, D: Device> Player<'a, D> {
     fn obey(&mut self, order: Order) {
         let start = Instant::now();
         let before = LoopCounts::of(&self.summary);
-        if order.loops() {
-            self.registers.begin_loop();
-        }
         if let Err(error) = self.begin(order) {
             tracing::error!(%error, "the pass failed");
             self.summary.refused.push(error);
         }
         if order.loops() {
-            self.registers.publish_loop(&LoopCounts::of(&self.summary).since(before));
+            self.registers.publish_loop(order, &LoopCounts::of(&self.summary).since(before));
         }
         self.summary.duration += start.elapsed();
     }

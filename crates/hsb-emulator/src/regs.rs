@@ -6,6 +6,7 @@
 use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -62,6 +63,8 @@ pub(crate) struct Registers {
     pub(crate) playback: PlaybackRam,
     pub(crate) capture: Capture,
     loop_stats: Storage,
+    /// The order that began the loop which the statistics are of. Held while they change.
+    latest_loop: Mutex<Option<Order>>,
     resets: AtomicU32,
     down: AtomicBool,
 }
@@ -80,6 +83,7 @@ impl Registers {
             playback: PlaybackRam::new(),
             capture: Capture::new(),
             loop_stats: Storage::new(LoopStats::BASE, 10),
+            latest_loop: Mutex::default(),
             resets: AtomicU32::new(0),
             down: AtomicBool::new(false),
         };
@@ -138,8 +142,11 @@ impl Registers {
         self.player.reset();
         self.playback.reset();
         self.capture.restart();
+        let mut latest_loop = self.latest_loop();
+        *latest_loop = None;
         self.loop_stats.reset();
         self.set_statistic(LoopStats::Magic, regs::LOOP_MAGIC);
+        drop(latest_loop);
         self.resets.fetch_add(1, Ordering::Release); // pairs with `resets`
     }
 
@@ -199,8 +206,11 @@ impl Registers {
     fn enable(&self, value: u32) {
         let order = self.order();
         let next = order.then(value);
+        let mut latest_loop = self.latest_loop();
         if next != order && next.runs() && next.loops() {
-            self.begin_loop();
+            *latest_loop = Some(next);
+            self.set_statistic(LoopStats::Ack, 0);
+            self.set_statistic(LoopStats::State, regs::LOOP_RUNNING);
         }
         self.player.order.store(next.pack(), Ordering::Release); // pairs with `order`
     }
@@ -210,14 +220,13 @@ impl Registers {
         self.read(LoopStats::State.address()) == Some(regs::LOOP_RUNNING)
     }
 
-    /// A loop begins: what is known of the last one goes.
-    pub(crate) fn begin_loop(&self) {
-        self.set_statistic(LoopStats::Ack, 0);
-        self.set_statistic(LoopStats::State, regs::LOOP_RUNNING);
-    }
-
-    /// Tells what came of a loop.
-    pub(crate) fn publish_loop(&self, counts: &LoopCounts) {
+    /// Tells what came of a loop, by a player that is done with `order`. Nothing once the host has ordered a later loop,
+    /// which this would be taken for.
+    pub(crate) fn publish_loop(&self, order: Order, counts: &LoopCounts) {
+        let latest_loop = self.latest_loop();
+        if latest_loop.is_none_or(|latest| latest.is_after(order)) {
+            return;
+        }
         let [low, high] = words_of(counts.windows);
         self.set_statistic(LoopStats::WindowsLow, low);
         self.set_statistic(LoopStats::WindowsHigh, high);
@@ -233,6 +242,10 @@ impl Registers {
         }
         self.set_statistic(LoopStats::Magic, regs::LOOP_MAGIC);
         self.set_statistic(LoopStats::State, regs::LOOP_COMPLETE);
+    }
+
+    fn latest_loop(&self) -> MutexGuard<'_, Option<Order>> {
+        self.latest_loop.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn set_statistic(&self, register: LoopStats, value: u32) {
@@ -290,6 +303,10 @@ impl Order {
 
     pub(crate) fn loops(self) -> bool {
         self.value & regs::ENABLE_LOOP_BIT != 0
+    }
+
+    fn is_after(self, other: Self) -> bool {
+        self.changes.wrapping_sub(other.changes).cast_signed() > 0
     }
 
     fn then(self, value: u32) -> Self {
@@ -889,13 +906,15 @@ mod tests {
             &[(LoopStats::Ack.address(), 1), (Player::Enable.address(), regs::ENABLE_LOOP)],
         );
         assert!(registers.owes_statistics());
-        registers.publish_loop(&LoopCounts {
+        let order = registers.order();
+        let counts = LoopCounts {
             windows: 0x1_0000_0002,
             responses: 0x3_0000_0004,
             send_errors: 5,
             timeouts: 6,
             failures: 1 << 40,
-        });
+        };
+        registers.publish_loop(order, &counts);
         let block: Vec<Option<u32>> =
             (0..10).map(|word| registers.read(LoopStats::BASE + 4 * word)).collect();
         let expected = [regs::LOOP_MAGIC, regs::LOOP_COMPLETE, 2, 1, 4, 3, 5, 6, 0, u32::MAX];
@@ -903,6 +922,36 @@ mod tests {
         assert!(!registers.owes_statistics());
         write_all(&registers, &[(Player::Enable.address(), regs::ENABLE_LOOP)]);
         assert!(!registers.owes_statistics(), "the same order");
+    }
+
+    #[test]
+    fn a_loop_is_not_taken_for_a_later_one() {
+        let registers = registers();
+        let order = |value| {
+            write_all(&registers, &[(Player::Enable.address(), value)]);
+            registers.order()
+        };
+        let told = || {
+            let windows = registers.read(LoopStats::WindowsLow.address());
+            (!registers.owes_statistics()).then_some(windows)
+        };
+        let counts = LoopCounts { windows: 9, ..LoopCounts::default() };
+        let first = order(regs::ENABLE_LOOP);
+        order(regs::ENABLE_OFF);
+        order(regs::ENABLE_LOOP);
+        registers.publish_loop(first, &counts);
+        assert_eq!(told(), None, "the later loop has not ended");
+        let off = order(regs::ENABLE_OFF);
+        registers.publish_loop(first, &counts);
+        assert_eq!(told(), None, "nor is it the one that has");
+        registers.publish_loop(off, &LoopCounts::default());
+        assert_eq!(told(), Some(Some(0)));
+
+        let last = order(regs::ENABLE_LOOP);
+        registers.restart();
+        registers.publish_loop(last, &counts);
+        let state = registers.read(LoopStats::State.address());
+        assert!(state != Some(regs::LOOP_COMPLETE), "a device that restarts forgets");
     }
 
     proptest! {
