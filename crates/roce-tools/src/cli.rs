@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, ValueEnum};
-use roce_transport::{Config, ConfigBuilder, FaultConfig, TxMode};
+use roce_transport::{Config, ConfigBuilder, DeviceConfig, FaultConfig, TxMode};
 
 use crate::Error;
 
@@ -63,6 +63,29 @@ pub struct LinkOptions {
 }
 
 impl LinkOptions {
+    /// The name of the device.
+    pub fn name(&self) -> &str {
+        &self.device
+    }
+
+    /// The address to send from, as far as the options tell.
+    pub fn ip(&self) -> Option<Ipv4Addr> {
+        let named = || match self.device.split_once(':') {
+            Some(("soft", addr)) => addr.parse().ok(),
+            _ => (self.device == "soft").then_some(Ipv4Addr::LOCALHOST),
+        };
+        self.local_ip.or_else(named)
+    }
+
+    /// The device, for what is no transceiver.
+    pub fn device(&self, faults: &FaultOptions) -> DeviceConfig {
+        let mut device = DeviceConfig::new(&self.device);
+        device.port = self.ib_port;
+        device.local_ip = self.local_ip;
+        device.faults = faults.config();
+        device
+    }
+
     /// A transceiver's configuration on this link, which spoils what it sends as `faults` say.
     pub fn config(&self, faults: &FaultOptions) -> ConfigBuilder {
         let mut config = Config::builder(&self.device).port(self.ib_port);

@@ -13,7 +13,7 @@ use hsb_emulator::{Config, Emulator, Enumeration, Personality};
 use roce_core::Qpn;
 use roce_rendezvous::hsb::enumeration::HOST_PORT;
 use roce_rendezvous::hsb::{FPGA_QPN, Uuid};
-use roce_tools::cli::{FaultOptions, JsonTarget, exit_code, number, parse};
+use roce_tools::cli::{FaultOptions, JsonTarget, LinkOptions, exit_code, number, parse};
 use roce_tools::output::{Output, announce, init_logging};
 use roce_tools::{Error, emulator, signal};
 use roce_transport::{AnyDevice, DeviceConfig};
@@ -24,6 +24,7 @@ use roce_transport::{AnyDevice, DeviceConfig};
 /// were answered well. Numbers are decimal or 0x hex.
 #[derive(Debug, Parser)]
 #[command(name = "hsb-fpga-emulator", version, args_override_self = true)]
+#[command(mut_arg("device", |device| device.default_value("soft:127.0.0.2")))]
 struct Options {
     /// Which FPGA it plays: fpga is the hardware, lenient the emulator of the host's libraries.
     #[arg(long, value_name = "NAME", default_value_t)]
@@ -32,15 +33,8 @@ struct Options {
     /// 0x2602].
     #[arg(long, value_name = "VERSION", value_parser = number::<u16>)]
     hsb_ip_version: Option<u16>,
-    /// The link: soft:IP is RoCEv2 in userspace, from that address; others are RDMA devices.
-    #[arg(long, value_name = "NAME", default_value = "soft:127.0.0.2")]
-    device: String,
-    /// The port of the device, from 1; soft devices have one.
-    #[arg(long, value_name = "N", value_parser = number::<u8>, default_value = "1")]
-    ib_port: u8,
-    /// The address to send from [default: the one in the device's name, or its first].
-    #[arg(long, value_name = "IP")]
-    local_ip: Option<Ipv4Addr>,
+    #[command(flatten)]
+    link: LinkOptions,
     /// The queue pair that answers go to, on a soft device; an RDMA device has its own numbers [default: an FPGA's].
     #[arg(long, value_name = "QPN", value_parser = qpn)]
     qpn: Option<Qpn>,
@@ -100,7 +94,7 @@ fn main() -> ExitCode {
 fn run(options: Options) -> Result<bool, Error> {
     let stop = signal::stop_flag()?;
     let device = AnyDevice::open(&options.device())
-        .map_err(|source| Error::Device { device: options.device.clone(), source })?;
+        .map_err(|source| Error::Device { device: options.link.name().to_owned(), source })?;
     let mut fpga = Emulator::bind(options.config(), device)?;
 
     announce(&format!("  QP Number: {:#x}", fpga.qpn().get()));
@@ -141,22 +135,10 @@ fn stop_after(time: Duration, stop: Arc<AtomicBool>) {
 
 impl Options {
     fn device(&self) -> DeviceConfig {
-        let mut device = DeviceConfig::new(&self.device);
-        device.port = self.ib_port;
-        device.local_ip = self.local_ip;
+        let mut device = self.link.device(&self.faults);
         device.first_qpn = Some(self.qpn.unwrap_or(FPGA_QPN));
-        device.faults = self.faults.config();
         device.pcap.clone_from(&self.pcap);
         device
-    }
-
-    /// Where the control plane listens: where the data plane sends from, as far as the options tell.
-    fn control_ip(&self) -> Ipv4Addr {
-        let named = || match self.device.split_once(':') {
-            Some(("soft", addr)) => addr.parse().ok(),
-            _ => (self.device == "soft").then_some(Ipv4Addr::LOCALHOST),
-        };
-        self.local_ip.or_else(named).unwrap_or(Ipv4Addr::UNSPECIFIED)
     }
 
     fn enumeration(&self) -> Enumeration {
@@ -173,7 +155,7 @@ impl Options {
             personality: self.personality,
             hsb_ip_version: self.hsb_ip_version,
             enumeration: (!self.no_enumeration).then(|| self.enumeration()),
-            control: SocketAddrV4::new(self.control_ip(), self.port),
+            control: SocketAddrV4::new(self.link.ip().unwrap_or(Ipv4Addr::UNSPECIFIED), self.port),
             host_ip: self.bridge_ip,
             vp_address: self.vp_address,
             hif_address: self.hif_address,
