@@ -100,7 +100,9 @@ impl Announcer {
         let targets = config.targets.clone().unwrap_or_else(|| default_targets(ip, broadcast_of(ip)));
         let source = SocketAddrV4::new(ip, config.source_port);
         let socket = open(source)?;
-        let known_mac = mac_of(ip).filter(|mac| *mac != Mac([0; 6]));
+        // Without a list of the interfaces it takes a made one, as without an interface.
+        let known_mac = mac_of(ip).inspect_err(|error| tracing::warn!("{error}")).unwrap_or_default();
+        let known_mac = known_mac.filter(|mac| *mac != Mac([0; 6]));
         let board = Board {
             personality,
             hsb_ip_version,

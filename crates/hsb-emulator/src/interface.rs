@@ -11,7 +11,8 @@ pub(crate) fn broadcast_of(ip: Ipv4Addr) -> Option<Ipv4Addr> {
     let has_it = |entry: &InterfaceAddress| {
         entry.address.as_ref().and_then(|a| a.as_sockaddr_in()).is_some_and(|address| address.ip() == ip)
     };
-    let own = getifaddrs().ok()?.find(has_it)?;
+    let unknown = |error: &_| tracing::warn!(%error, "getifaddrs failed: announced to this machine alone");
+    let own = getifaddrs().inspect_err(unknown).ok()?.find(has_it)?;
     let broadcasts = own.flags.contains(InterfaceFlags::IFF_BROADCAST);
     let broadcast = own.broadcast.as_ref().and_then(|a| a.as_sockaddr_in()).map(|address| address.ip());
     broadcast.filter(|_| broadcasts)

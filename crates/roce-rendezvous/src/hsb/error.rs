@@ -123,6 +123,14 @@ pub enum HsbError {
         /// Why.
         source: io::Error,
     },
+    /// The interfaces of this machine could not be listed.
+    #[error(
+        "getifaddrs failed, so the Ethernet addresses of this machine are unknown: {source}; are there too many open files?"
+    )]
+    Interfaces {
+        /// Why.
+        source: io::Error,
+    },
     /// No board made itself known.
     #[error(
         "no such board made itself known at {address} within {waited:?} ({others} announcements of others, {} \

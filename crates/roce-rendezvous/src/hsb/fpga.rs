@@ -83,7 +83,7 @@ impl HsbRendezvous {
 }
 
 fn known_mac(told: Mac, ip: Ipv4Addr) -> Result<Mac, HsbError> {
-    if told == Mac([0; 6]) { mac_of(ip).ok_or(HsbError::NoMac { ip }) } else { Ok(told) }
+    if told == Mac([0; 6]) { mac_of(ip)?.ok_or(HsbError::NoMac { ip }) } else { Ok(told) }
 }
 
 impl Rendezvous for HsbRendezvous {

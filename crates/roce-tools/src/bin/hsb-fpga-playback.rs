@@ -206,7 +206,7 @@ impl Options {
     }
 
     fn mac(&self) -> Result<Mac, Error> {
-        let found = self.bridge_mac.or_else(|| mac_of(self.bridge_ip));
+        let found = self.bridge_mac.map_or_else(|| mac_of(self.bridge_ip), |mac| Ok(Some(mac)))?;
         match found {
             Some(mac) => Ok(mac),
             None if self.emulator => Ok(Mac([0; 6])),

@@ -265,7 +265,8 @@ impl Configure {
     }
 
     fn mac(&self, ip: Ipv4Addr) -> Result<Mac, Error> {
-        self.host_mac.or_else(|| mac_of(ip)).ok_or_else(|| {
+        let mac = self.host_mac.map_or_else(|| mac_of(ip), |mac| Ok(Some(mac)))?;
+        mac.ok_or_else(|| {
             Error::Options(format!(
                 "{ip} is no address of this machine, so its Ethernet address is unknown; give it with --host-mac"
             ))
