@@ -33,8 +33,13 @@ mod mover;
 mod pending;
 mod poller;
 mod rx;
+#[cfg(test)]
+#[path = "../tests/common/scripted.rs"]
+mod scripted;
 mod spin;
 mod stats;
+#[cfg(test)]
+mod steps;
 mod transceiver;
 mod tx;
 mod unified;

@@ -239,7 +239,7 @@ impl Member {
                 Ok(true) => at += 1,
                 Ok(false) => self.done.push(self.movers.swap_remove(at)),
                 Err(e) => {
-                    self.fail(&e);
+                    self.shared.fail(&e);
                     self.done.push(self.movers.swap_remove(at));
                 }
             }
@@ -250,17 +250,11 @@ impl Member {
     fn is_over(&self) -> bool {
         self.movers.is_empty()
     }
-
-    fn fail(&self, error: &Error) {
-        self.shared.fail(error);
-        self.shared.stop();
-    }
 }
 
 /// However it leaves, its owner learns of it.
 impl Drop for Member {
     fn drop(&mut self) {
-        self.shared.stop();
         self.done.append(&mut self.movers);
         self.shared.ending.tell(std::mem::take(&mut self.done));
     }
@@ -317,7 +311,10 @@ impl Rounds {
 
     /// Tells those that nobody has stopped.
     fn abandon(&self) {
-        self.members.iter().filter(|m| !m.shared.is_stopped()).for_each(|m| m.fail(&Error::PollerGone));
+        self.members
+            .iter()
+            .filter(|m| !m.shared.is_stopped())
+            .for_each(|m| m.shared.fail(&Error::PollerGone));
     }
 
     /// A step of each member. Whether one of them moved anything.
@@ -339,7 +336,7 @@ impl Rounds {
     #[cold]
     fn expel(&mut self, panic: &(dyn Any + Send)) {
         let member = self.members.swap_remove(self.at);
-        member.fail(&Error::Panic { name: THREAD.to_owned(), message: text_of(panic) });
+        member.shared.fail(&Error::Panic { name: THREAD.to_owned(), message: text_of(panic) });
     }
 }
 
@@ -394,6 +391,10 @@ mod tests {
             Ok(0)
         }
 
+        fn counts_packets(&self) -> bool {
+            true
+        }
+
         fn poll_landed(&mut self, _: &mut [RecvCompletion]) -> Result<usize, CompletionError> {
             assert!(!self.asker.panics.load(Ordering::Relaxed), "as the test demands");
             if self.asker.fails.load(Ordering::Relaxed) {
@@ -434,7 +435,8 @@ mod tests {
         let askers = on.map(|wire| join(&mut rounds, wire.map(|at: usize| &wires[at])));
         let mut ask_in_rounds = |count| {
             for _ in 0..count {
-                rounds.round();
+                let has_landed = askers.iter().any(|asker| asker.has_landed.load(Ordering::Relaxed));
+                assert_eq!(rounds.round(), has_landed, "whether anything moved");
             }
             askers.each_ref().map(|asker| asker.asked.swap(0, Ordering::Relaxed))
         };
@@ -484,6 +486,33 @@ mod tests {
             errors,
             [None, Some(Error::Completion(_)), Some(Error::Panic { .. }), Some(Error::PollerGone)]
         ));
+    }
+
+    #[test]
+    fn whoever_is_closed_when_the_poller_goes_was_closed() {
+        let mut rounds = Rounds::new(&Arc::default());
+        let [_, _] = [(); 2].map(|()| join(&mut rounds, None));
+        let shared = [0, 1].map(|at| Arc::clone(&rounds.members[at].shared));
+        shared[0].stop();
+        let late = rounds.members.pop().expect("two");
+        rounds.desk.lock().joining.push(late);
+        let desk = Arc::clone(&rounds.desk);
+        drop(rounds);
+        assert!(shared.iter().all(|shared| shared.ending.is_told()), "who has not joined yet as well");
+        assert!(matches!(shared.map(|shared| shared.error()), [None, Some(Error::PollerGone)]));
+
+        let poller = SharedPoller { desk, thread: None };
+        let any = Transceiver::new(crate::Config::builder("soft").build().expect("valid"));
+        assert!(matches!(poller.add(&any), Err(Error::PollerGone)));
+    }
+
+    #[test]
+    fn a_half_under_a_poller_says_of_itself_what_it_says_alone() {
+        let wire = Arc::new(());
+        let recv = Recv { asker: Arc::default(), wire: Some(Arc::clone(&wire)) };
+        let recv = InTurn::new(recv, |_| Arc::new(Wire::new(Round::default())));
+        assert!(recv.counts_packets());
+        assert_eq!(recv.shared_wire(), Some(WireId::of(&wire)));
     }
 
     #[test]

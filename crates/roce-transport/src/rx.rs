@@ -173,14 +173,17 @@ impl<R: UcRecv, G: Gate> RxPath<R, G> {
         Ok(Some(slot))
     }
 
-    /// The first `count` messages of the batch, and those that have landed behind them.
+    /// The first `count` messages of the batch, and those that have landed behind them: as many as there are receives,
+    /// so that a peer which is always faster does not keep it here.
     #[inline(never)] // the rarer way, and a long one
     fn take_in(&mut self, mut count: usize) -> Outcome<()> {
+        let mut taken = 0;
         loop {
             for at in 0..count {
                 self.accept(at)?;
             }
-            if count < BATCH {
+            taken += count;
+            if count < BATCH || taken >= self.geometry.num_pages() as usize {
                 return Ok(());
             }
             count = self.poll_landed()?;

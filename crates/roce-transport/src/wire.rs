@@ -27,8 +27,8 @@ pub(crate) struct Wire {
 
 impl Wire {
     pub(crate) fn new(round: Round) -> Self {
-        let before = round.0.load(Ordering::Relaxed).wrapping_sub(1);
-        Self { round, asked: AtomicU32::new(before) }
+        let asked = AtomicU32::new(round.0.load(Ordering::Relaxed));
+        Self { round, asked }
     }
 
     /// Whether nobody has asked it in this round. The poller's thread alone calls this: no read-modify-write.

@@ -2,187 +2,19 @@
 //! scripted, since neither a UDP socket nor a NIC fails on demand.
 
 mod common;
+#[path = "common/scripted.rs"]
+mod scripted;
 
-use std::collections::VecDeque;
-use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use common::{publish, wait_until};
-use roce_core::{
-    CompletionError, ConnectError, Device, Mtu, PeerEndpoint, PostError, QpAttr, Qpn, Received,
-    RecvCompletion, RecvKind, RecvWr, Rkey, SendWr, UcQp, UcRecv, UcSend, Verb, WireStats,
-};
+use roce_core::{CompletionError, RecvCompletion, Rkey, Verb};
 use roce_transport::{Config, Error, ImmediateFormat, MemoryLock, Mode, State, Transceiver, TxMode};
+use scripted::{Link, PEER, Script, send, write};
 
 const FLUSH_ERROR: CompletionError =
     CompletionError { what: "send", reason: "work request flushed", status: 5, vendor: 0xF9 };
-
-/// What the link is to do, and what was done with it.
-#[derive(Default)]
-struct Script {
-    refuse_opening: u32,
-    refuse_connect: u32,
-    completions: VecDeque<RecvCompletion>,
-    /// Completions whose bytes are in memory before the link is asked.
-    landed: VecDeque<RecvCompletion>,
-    /// How often it was asked.
-    polls: u32,
-    recv_error: Option<CompletionError>,
-    send_error: Option<CompletionError>,
-    /// Room in the send queue; `reap` gives it back when `reap_frees`.
-    room: usize,
-    reap_frees: usize,
-    /// Flushes that leave everything waiting.
-    stuck_flushes: u32,
-    staged: Vec<SendWr>,
-    sent: Vec<SendWr>,
-    receives: Vec<RecvWr>,
-}
-
-#[derive(Clone)]
-struct Link(Arc<Mutex<Script>>);
-
-impl Link {
-    fn script<T>(&self, f: impl FnOnce(&mut Script) -> T) -> T {
-        f(&mut self.0.lock().expect("no panic under the lock"))
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("the script says no")]
-struct Refused;
-
-impl Device for Link {
-    type Qp = Self;
-    type Error = Refused;
-
-    fn create_qp(&self, _attr: &QpAttr) -> Result<Self, Refused> {
-        self.script(|s| match s.refuse_opening {
-            0 => Ok(self.clone()),
-            n => {
-                s.refuse_opening = n - 1;
-                Err(Refused)
-            }
-        })
-    }
-}
-
-struct NoStats;
-
-impl WireStats for NoStats {
-    fn snapshot(&self) -> Vec<(&'static str, u64)> {
-        vec![("scripted", 1)]
-    }
-}
-
-impl UcQp for Link {
-    type Send = Self;
-    type Recv = Self;
-    type Error = Refused;
-
-    fn qpn(&self) -> Qpn {
-        Qpn::from_low_bits(7)
-    }
-
-    fn rkey(&self) -> Rkey {
-        Rkey::new(9)
-    }
-
-    fn local_ip(&self) -> Ipv4Addr {
-        Ipv4Addr::LOCALHOST
-    }
-
-    fn path_mtu(&self) -> Mtu {
-        Mtu::B1024
-    }
-
-    fn wire_stats(&self) -> Arc<dyn WireStats> {
-        Arc::new(NoStats)
-    }
-
-    fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError> {
-        self.script(|s| s.receives.push(wr));
-        Ok(())
-    }
-
-    fn connect(self, _peer: &PeerEndpoint) -> Result<(Self, Self), ConnectError<Self>> {
-        let refuse = self.script(|s| match s.refuse_connect {
-            0 => false,
-            n => {
-                s.refuse_connect = n - 1;
-                true
-            }
-        });
-        if refuse { Err(ConnectError { qp: self, error: Refused }) } else { Ok((self.clone(), self)) }
-    }
-}
-
-impl UcSend for Link {
-    fn stage(&mut self, wr: &SendWr) -> Result<(), PostError> {
-        self.script(|s| {
-            s.room = s.room.checked_sub(1).ok_or(PostError::QueueFull)?;
-            s.staged.push(*wr);
-            Ok(())
-        })
-    }
-
-    fn flush(&mut self) -> Result<usize, PostError> {
-        self.script(|s| {
-            if s.stuck_flushes > 0 {
-                s.stuck_flushes -= 1;
-                return Ok(s.staged.len());
-            }
-            let mut staged = std::mem::take(&mut s.staged);
-            s.sent.append(&mut staged);
-            Ok(0)
-        })
-    }
-
-    fn reap(&mut self) -> Result<(), CompletionError> {
-        self.script(|s| {
-            s.room += s.reap_frees;
-            s.send_error.take().map_or(Ok(()), Err)
-        })
-    }
-}
-
-impl UcRecv for Link {
-    fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError> {
-        UcQp::post_recv(self, wr)
-    }
-
-    fn poll(&mut self, out: &mut [RecvCompletion]) -> Result<usize, CompletionError> {
-        self.script(|s| {
-            s.polls += 1;
-            if let Some(error) = s.recv_error.take() {
-                return Err(error);
-            }
-            Ok(give(&mut s.completions, out))
-        })
-    }
-
-    fn poll_landed(&mut self, out: &mut [RecvCompletion]) -> Result<usize, CompletionError> {
-        self.script(|s| Ok(give(&mut s.landed, out)))
-    }
-}
-
-fn give(from: &mut VecDeque<RecvCompletion>, out: &mut [RecvCompletion]) -> usize {
-    let n = out.len().min(from.len());
-    out.iter_mut().zip(from.drain(..n)).for_each(|(slot, c)| *slot = c);
-    n
-}
-
-const PEER: PeerEndpoint =
-    PeerEndpoint { qpn: Qpn::from_low_bits(3), rkey: Some(Rkey::new(4)), ip: Ipv4Addr::LOCALHOST };
-
-fn write(id: u32, imm: u32) -> RecvCompletion {
-    RecvCompletion { id, result: Ok(Received::new(RecvKind::WriteWithImm, 16, Some(imm))) }
-}
-
-fn send(id: u32) -> RecvCompletion {
-    RecvCompletion { id, result: Ok(Received::new(RecvKind::Send, 16, None)) }
-}
 
 fn config(mode: Mode) -> roce_transport::ConfigBuilder {
     Config::builder("scripted")
