@@ -237,6 +237,27 @@ fn set_up_beyond_the_limit() {
     }
 }
 
+/// The device tells that its table of GIDs has changed; that ends nothing, and shows.
+#[test]
+#[ignore = "needs ROCE_TEST_DEVICE and ROCE_TEST_INTERFACE"]
+fn an_event_that_ends_nothing_is_counted() {
+    const GID_CHANGE: u64 = 18;
+    let port = Port::take();
+    let _own = port.address(host(1), 32);
+    let transceiver = Transceiver::new(port.config(host(1)).mode(Mode::Unified).build().expect("valid"));
+    let itself = peer(transceiver.setup().expect("set up"));
+    transceiver.connect(&itself).expect("connected");
+    let mut unified = transceiver.take_unified().expect("connected");
+    let _another = port.address(host(2), 32);
+    let count = |name| transceiver.stats().wire.iter().find(|(known, _)| *known == name).expect("kept").1;
+    wait_until("the event", || {
+        (0..1 << 15).for_each(|_| assert_eq!(unified.rx_poll().expect("open"), None));
+        count("device_events") > 0
+    });
+    assert_eq!(count("device_last_event"), GID_CHANGE);
+    assert!(unified.is_open());
+}
+
 /// The interface comes up again even where a test fails.
 struct Down<'a>(&'a str);
 
@@ -273,8 +294,9 @@ fn a_link_that_goes_down_ends_every_mode_with_an_error_that_says_so() {
     ip(&["link", "set", &port.interface, "down"]);
     let down = Down(&port.interface);
     let assert_says = |mode, error: &Error| {
-        let Error::Completion(event) = error else { panic!("{mode:?}: {error}") };
-        assert!(event.what == "port" && event.reason.contains("IBV_EVENT_PORT_ERR"), "{mode:?}: {error}");
+        let Error::Completion { device, source, .. } = error else { panic!("{mode:?}: {error}") };
+        assert!(source.what == "port" && source.reason.contains("IBV_EVENT_PORT_ERR"), "{mode:?}: {error}");
+        assert_eq!(*device, port.device);
     };
     for (mode, transceiver, monitor) in running {
         wait_until(&format!("{mode:?} to end"), || monitor.is_finished());

@@ -78,6 +78,23 @@ fn packets_that_leave_together_are_each_there_once() {
     assert_eq!(numbers.collect::<Vec<_>>(), (0..80).chain(0..80).collect::<Vec<_>>());
 }
 
+/// Where packets are made there were others before, and nothing of these may show.
+#[test]
+fn a_pad_is_of_zeros() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("wire.pcap");
+    let config = SoftConfig { addr: fresh_addr(), pcap: Some(path.clone()), ..SoftConfig::default() };
+    let (mut a, _b) = connect(&SoftDevice::open(config).unwrap(), &open(fresh_addr()), None);
+    a.tx.set(0, &[0xEE; 64]);
+    for len in [64, 61, 62, 63] {
+        a.stage(0, len, Verb::Send { imm: None });
+        a.flush();
+    }
+    let pads: Vec<_> = read_pcap(&path).iter().map(|p| p.datagram[12 + 60..12 + 64].to_vec()).collect();
+    let expected = [[0xEE; 4], [0xEE, 0, 0, 0], [0xEE, 0xEE, 0, 0], [0xEE, 0xEE, 0xEE, 0]];
+    assert_eq!(pads, expected);
+}
+
 #[test]
 fn faults_show() {
     let dir = tempfile::tempdir().unwrap();

@@ -333,8 +333,8 @@ impl ConfigBuilder {
         self
     }
 
-    /// Sends frames of at most so many bytes within the work request, on devices that can; 0 never does.
-    /// Default: as much as the device takes.
+    /// Sends frames of at most so many bytes within the work request, on RDMA devices; 0 never does. A device that can
+    /// do less does less. Default: 256.
     pub fn max_inline(mut self, bytes: u32) -> Self {
         self.config.device.max_inline = Some(bytes);
         self

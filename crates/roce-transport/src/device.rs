@@ -27,8 +27,8 @@ pub struct DeviceConfig {
     pub port: u8,
     /// The address to send from. `None`: the one in the device's name, or its first.
     pub local_ip: Option<Ipv4Addr>,
-    /// Frames of at most so many bytes are sent within the work request, on devices that can. `None`: as much as
-    /// the device takes.
+    /// Frames of at most so many bytes are sent within the work request, on RDMA devices. `None` asks for 256; a device
+    /// that can do less does less.
     pub max_inline: Option<u32>,
     /// The number of a soft device's first queue pair, instead of a random one.
     #[cfg(feature = "soft")]

@@ -71,9 +71,16 @@ pub enum Error {
         /// Bytes of a slot.
         page_size: u32,
     },
-    /// A work request failed; the queue pair is useless from here.
-    #[error(transparent)]
-    Completion(#[from] CompletionError),
+    /// A work request failed, or what carries it; the queue pair is useless from here.
+    #[error("{device} port {port}: {source}")]
+    Completion {
+        /// The device's name.
+        device: String,
+        /// Its port.
+        port: u8,
+        /// What failed.
+        source: CompletionError,
+    },
     /// A work request was refused.
     #[error("posting a {what}: {source}")]
     Post {

@@ -358,6 +358,7 @@ mod tests {
     use roce_core::{CompletionError, PostError, RecvCompletion, RecvWr, UcRecv};
 
     use super::*;
+    use crate::config::Config;
     use crate::error::Outcome;
 
     /// Whether messages have landed, what goes wrong, how often it asked its wire, and whether it is gone.
@@ -410,8 +411,12 @@ mod tests {
 
     impl Mover for InTurn<Recv> {
         fn step(&mut self) -> Outcome<bool> {
-            Ok(self.poll(&mut [RecvCompletion::EMPTY]).map_err(Error::from)? > 0)
+            Ok(self.poll(&mut [RecvCompletion::EMPTY]).map_err(|e| shared().completion(e))? > 0)
         }
+    }
+
+    fn shared() -> Shared {
+        Shared::new(&Config::builder("stub").build().expect("valid"))
     }
 
     /// A member on that wire, or on one of its own.
@@ -422,7 +427,7 @@ mod tests {
         rounds.members.push(Member {
             movers: vec![Box::new(recv)],
             done: Vec::new(),
-            shared: Arc::new(Shared::new(1)),
+            shared: Arc::new(shared()),
         });
         asker
     }
@@ -484,7 +489,7 @@ mod tests {
         });
         assert!(matches!(
             errors,
-            [None, Some(Error::Completion(_)), Some(Error::Panic { .. }), Some(Error::PollerGone)]
+            [None, Some(Error::Completion { .. }), Some(Error::Panic { .. }), Some(Error::PollerGone)]
         ));
     }
 
@@ -502,7 +507,7 @@ mod tests {
         assert!(matches!(shared.map(|shared| shared.error()), [None, Some(Error::PollerGone)]));
 
         let poller = SharedPoller { desk, thread: None };
-        let any = Transceiver::new(crate::Config::builder("soft").build().expect("valid"));
+        let any = Transceiver::new(Config::builder("soft").build().expect("valid"));
         assert!(matches!(poller.add(&any), Err(Error::PollerGone)));
     }
 

@@ -303,7 +303,7 @@ impl<R: UcRecv, G: Gate> RxPath<R, G> {
 #[inline(never)]
 fn broken(shared: &Shared, error: CompletionError) -> Box<Error> {
     shared.counters.rx.completion_errors.add(1);
-    Box::new(error.into())
+    shared.completion(error)
 }
 
 /// The receive that belongs to a slot: its page.

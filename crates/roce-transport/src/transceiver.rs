@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use roce_core::{
-    Device, LocalEndpoint, Mtu, PeerEndpoint, QpAttr, RegionId, UcQp, UcRecv, UcSend, WireStats,
+    CompletionError, Device, LocalEndpoint, Mtu, PeerEndpoint, QpAttr, RegionId, UcQp, UcRecv, UcSend,
+    WireStats,
 };
 use roce_ring::{Consumer, MemoryOptions, Producer, Ring, RingError};
 
@@ -56,6 +57,8 @@ impl fmt::Display for State {
 /// What the threads of a transceiver, and its owner, see of each other.
 #[derive(Debug)]
 pub(crate) struct Shared {
+    /// The device and its port.
+    at: (String, u8),
     /// Slots of a ring while it is open, 0 once it is stopped: one look tells both.
     open_slots: AtomicU32,
     error: OnceLock<Error>,
@@ -64,9 +67,10 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(num_pages: u32) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         Self {
-            open_slots: AtomicU32::new(num_pages),
+            at: (config.device.name.clone(), config.device.port),
+            open_slots: AtomicU32::new(config.geometry.num_pages()),
             error: OnceLock::new(),
             counters: Counters::default(),
             ending: Ending::default(),
@@ -95,6 +99,13 @@ impl Shared {
         // Acquire, with the release in `stop`: the hot path looks at the slots relaxed.
         fence(Ordering::Acquire);
         Box::new(self.error().unwrap_or(Error::Closed))
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn completion(&self, source: CompletionError) -> Box<Error> {
+        let (device, port) = self.at.clone();
+        Box::new(Error::Completion { device, port, source })
     }
 
     /// Keeps the first error. A closed transceiver and a bad argument are no failures of it.
@@ -179,7 +190,7 @@ impl<D: Device> Transceiver<D> {
         config: Config,
         open: impl Fn(&Config) -> Result<D, D::Error> + Send + Sync + 'static,
     ) -> Self {
-        let shared = Arc::new(Shared::new(config.geometry.num_pages()));
+        let shared = Arc::new(Shared::new(&config));
         Self {
             config,
             open: Box::new(open),

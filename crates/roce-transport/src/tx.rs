@@ -207,7 +207,7 @@ impl<S: UcSend> TxPath<S> {
     fn reap(&mut self) -> Outcome<()> {
         self.send.reap().map_err(|e| {
             self.shared.counters.tx.completion_errors.add(1);
-            Box::new(e.into())
+            self.shared.completion(e)
         })
     }
 }

@@ -87,7 +87,11 @@ fn the_first_failed_completion_ends_the_monitor() {
         }
         let (t, _link) = connected(build(config(Mode::Threads)), script);
         let error = t.blocking_monitor().expect_err(what);
-        assert!(matches!(error, Error::Completion(e) if e == FLUSH_ERROR), "{what}: {error}");
+        assert!(
+            matches!(&error, Error::Completion { source, .. } if *source == FLUSH_ERROR),
+            "{what}: {error}"
+        );
+        assert!(error.to_string().starts_with("scripted port 1: send failed: work request"), "{error}");
         assert_eq!(t.state(), State::Failed);
         assert!(t.error().expect("kept").to_string().contains("work request flushed"));
         assert_eq!(t.stats().completion_errors, 1);
@@ -100,8 +104,8 @@ fn a_poll_that_fails_fails_a_unified_end_for_good() {
     let (t, link) = connected(build(config(Mode::Unified)), Script::default());
     let mut unified = t.take_unified().expect("connected");
     link.script(|s| s.recv_error = Some(FLUSH_ERROR));
-    assert!(matches!(unified.rx_poll(), Err(Error::Completion(_))));
-    assert!(matches!(unified.rx_poll(), Err(Error::Completion(_))), "it stays failed");
+    assert!(matches!(unified.rx_poll(), Err(Error::Completion { .. })));
+    assert!(matches!(unified.rx_poll(), Err(Error::Completion { .. })), "it stays failed");
     assert!(!unified.is_open());
     assert_eq!((t.state(), t.stats().completion_errors), (State::Failed, 1));
 }

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use roce_core::{Gid, Mtu};
 
 use crate::device;
 use crate::error::{Place, VerbsError};
-use crate::events::DeviceFaults;
+use crate::events::{DeviceFaults, OtherEvents};
 use crate::gid::{GidEntry, GidTable};
 use crate::sys::{
     self, Verbs, Zeroed, ibv_context, ibv_device_attr, ibv_gid_entry, ibv_mtu, ibv_port_attr, ibv_port_state,
@@ -222,6 +223,11 @@ impl Context {
         // objects in it: each puts a `Fault` that it keeps alive into the context word.
         unsafe { self.faults.collect(self.verbs, self.raw, port) };
         &self.faults
+    }
+
+    /// Those that [`collect_events`](Self::collect_events) has found and that break nothing.
+    pub(crate) fn other_events(&self) -> &Arc<OtherEvents> {
+        self.faults.others()
     }
 
     fn make_events_nonblocking(&self) -> io::Result<()> {

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use roce_core::CompletionError;
 
@@ -65,16 +65,43 @@ fn describe(event: c_int) -> CompletionError {
     CompletionError { what, reason, status: event, vendor: 0 }
 }
 
+/// Events that make nothing useless by themselves, as far as this crate knows: that the table of GIDs has changed, and
+/// whatever is newer than this crate.
+#[derive(Debug, Default)]
+pub(crate) struct OtherEvents {
+    count: AtomicU64,
+    last: AtomicI32,
+}
+
+impl OtherEvents {
+    /// Several threads may look at once, and events are rare.
+    fn count(&self, event: c_int) {
+        self.last.store(event, Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many there were, and the number of the last one.
+    pub(crate) fn get(&self) -> (u64, u64) {
+        let last = self.last.load(Ordering::Relaxed);
+        (self.count.load(Ordering::Relaxed), u64::from(last.cast_unsigned()))
+    }
+}
+
 /// What happened to a device and to the one port of it that is used.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceFaults {
     device: Fault,
     port: Fault,
+    others: Arc<OtherEvents>,
 }
 
 impl DeviceFaults {
     pub(crate) fn get(&self) -> Option<CompletionError> {
         self.device.get().or_else(|| self.port.get())
+    }
+
+    pub(crate) fn others(&self) -> &Arc<OtherEvents> {
+        &self.others
     }
 
     /// Takes all events that wait, and files each with what it is about. Never blocks where the context's event
@@ -114,7 +141,7 @@ impl DeviceFaults {
                     if kind == PORT_ERR { self.port.set(PORT_ERR) } else { self.port.clear() }
                 }
             }
-            _ => {}
+            other => self.others.count(other),
         }
     }
 }
@@ -185,6 +212,19 @@ mod tests {
         file(event(DEVICE_FATAL, 0));
         file(event(PORT_ACTIVE, 1));
         assert_eq!(faults.get().map(|e| e.what), Some("device"));
+    }
+
+    #[test]
+    fn an_event_that_breaks_nothing_is_counted() {
+        const GID_CHANGE: c_int = 18;
+        const NEWER: c_int = 4711;
+        let faults = DeviceFaults::default();
+        for event_type in [GID_CHANGE, NEWER] {
+            let event = AsyncEvent { element: AsyncElement { port_num: 1 }, event_type };
+            // SAFETY: such an event's element is not looked at.
+            unsafe { faults.file(&event, 1) };
+        }
+        assert_eq!((faults.get(), faults.others().get()), (None, (2, 4711)));
     }
 
     #[test]

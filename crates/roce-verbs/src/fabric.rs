@@ -1,8 +1,8 @@
 //! An RDMA port as a maker of queue pairs.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use roce_core::{
     ConnectError, Device, DmaRegion, Gid, Mtu, PeerEndpoint, PostError, Psn, QpAttr, Qpn, RecvWr, Rkey, UcQp,
@@ -53,7 +53,6 @@ impl VerbsConfig {
 pub struct VerbsDevice {
     context: Arc<Context>,
     config: VerbsConfig,
-    said_inline: AtomicBool,
 }
 
 impl VerbsDevice {
@@ -67,7 +66,7 @@ impl VerbsDevice {
         let context = Arc::new(Context::open(&config.device)?);
         context.active_port(config.port)?;
         local_gid(&context, config.port, config.local_ip)?;
-        Ok(Self { context, config, said_inline: AtomicBool::new(false) })
+        Ok(Self { context, config })
     }
 
     /// What the port carries now, or the path MTU asked for where it carries that.
@@ -93,15 +92,22 @@ impl VerbsDevice {
     }
 
     fn say_inline(&self, asked: u32, given: u32) {
-        if given < asked && !self.said_inline.swap(true, Ordering::Relaxed) {
+        let device = self.context.name();
+        if given < asked && is_news(device, asked) {
             tracing::warn!(
-                device = self.context.name(),
+                device,
                 asked,
                 given,
                 "the device posts shorter messages inline than asked for; longer ones cost it another read"
             );
         }
     }
+}
+
+/// Whether it was not said before of this device, which a process opens once for each transceiver on it.
+fn is_news(device: &str, asked: u32) -> bool {
+    static SAID: Mutex<BTreeSet<(String, u32)>> = Mutex::new(BTreeSet::new());
+    SAID.lock().unwrap_or_else(PoisonError::into_inner).insert((device.to_owned(), asked))
 }
 
 fn staging_memory(tx_len: usize, depth: u32) -> Result<Arc<dyn DmaRegion>, VerbsError> {
@@ -127,7 +133,7 @@ impl Device for VerbsDevice {
         let (qp, inline) = Qp::create(self.resources(attr, depths)?, port, depths)?;
         self.say_inline(depths.inline, inline);
         let qp = qp.init().map_err(|refused| refused.1)?;
-        let stats = Arc::new(VerbsStats::new(&self.context.at(port)));
+        let stats = Arc::new(VerbsStats::new(&self.context.at(port), self.context.other_events()));
         let recv = VerbsRecv::new(qp.handle(), depths.recv, &stats);
         let depths = Depths { inline, ..depths };
         Ok(VerbsQp {
@@ -279,6 +285,12 @@ mod tests {
     use roce_core::{RecvCompletion, RegionId, SendWr, Sge, UcSend, Verb};
     use std::thread;
     use std::time::{Duration, Instant};
+
+    #[test]
+    fn what_a_device_cannot_do_is_said_once_in_a_process() {
+        let said = [("one", 256), ("one", 256), ("two", 256), ("one", 512), ("two", 256)];
+        assert_eq!(said.map(|(device, asked)| is_news(device, asked)), [true, false, true, true, false]);
+    }
 
     /// A queue pair that came as far as RTR, and no further, still has its receives when it is back in INIT.
     #[test]

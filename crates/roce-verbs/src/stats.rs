@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam_utils::CachePadded;
 use roce_core::{Counter, WireStats};
 
 use crate::error::Place;
+use crate::events::OtherEvents;
 
 /// Written by the sending half.
 #[derive(Debug, Default)]
@@ -27,35 +28,43 @@ pub(crate) struct RxCounters {
 
 /// The counters of a queue pair, and those that the kernel keeps for its port: all traffic of the port, from
 /// whichever program.
+///
+/// `device_events` are the asynchronous events that this transceiver's opening of the device got and that end no queue
+/// pair, as when the port's addresses change; `device_last_event` is the `ibv_event_type` of the last one.
 #[derive(Debug)]
 pub struct VerbsStats {
     pub(crate) tx: CachePadded<TxCounters>,
     pub(crate) rx: CachePadded<RxCounters>,
+    events: Arc<OtherEvents>,
     files: Vec<(&'static str, PathBuf)>,
 }
 
 impl VerbsStats {
-    pub(crate) fn new(at: &Place) -> Self {
-        Self::under(Path::new("/sys/class/infiniband"), at)
+    pub(crate) fn new(at: &Place, events: &Arc<OtherEvents>) -> Self {
+        Self::under(Path::new("/sys/class/infiniband"), at, events)
     }
 
-    fn under(root: &Path, at: &Place) -> Self {
+    fn under(root: &Path, at: &Place, events: &Arc<OtherEvents>) -> Self {
         let port = root.join(&at.device).join("ports").join(at.port.to_string());
         let mut files = files_of(&port.join("hw_counters"));
         files.extend(files_of(&port.join("counters")));
-        Self { tx: CachePadded::default(), rx: CachePadded::default(), files }
+        let events = Arc::clone(events);
+        Self { tx: CachePadded::default(), rx: CachePadded::default(), events, files }
     }
 }
 
 impl WireStats for VerbsStats {
     fn snapshot(&self) -> Vec<(&'static str, u64)> {
         let (tx, rx) = (&self.tx, &self.rx);
+        let (events, last_event) = self.events.get();
         let own = [
             ("tx_posted", tx.posted.get()),
             ("tx_signalled", tx.signalled.get()),
             ("tx_completed", tx.completed.get()),
             ("rx_posted", rx.posted.get()),
             ("rx_completed", rx.completed.get()),
+            ("device_events", events),
+            ("device_last_event", last_event),
         ];
         let of_port = self.files.iter().filter_map(|(name, path)| Some((*name, read(path)?)));
         own.into_iter().chain(of_port).collect()
@@ -111,7 +120,8 @@ mod tests {
             fs::create_dir_all(path.parent().expect("in a directory")).expect("created");
             fs::write(path, text).expect("written");
         }
-        let stats = VerbsStats::under(root.path(), &Place { device: "rxe7".to_owned(), port: 2 });
+        let stats =
+            VerbsStats::under(root.path(), &Place { device: "rxe7".to_owned(), port: 2 }, &Arc::default());
         stats.tx.posted.set(3);
         stats.rx.completed.add(2);
         fs::write(port.join("hw_counters/sent_pkts"), "18\n").expect("written");
@@ -123,6 +133,8 @@ mod tests {
                 ("tx_completed", 0),
                 ("rx_posted", 0),
                 ("rx_completed", 2),
+                ("device_events", 0),
+                ("device_last_event", 0),
                 ("sent_pkts", 18),
                 ("port_rcv_data", 4),
             ]
@@ -131,8 +143,12 @@ mod tests {
 
     #[test]
     fn a_device_without_counters_has_our_own() {
-        let stats = VerbsStats::under(Path::new("/nowhere"), &Place { device: "x".to_owned(), port: 1 });
-        assert_eq!(stats.snapshot().len(), 5);
+        let stats = VerbsStats::under(
+            Path::new("/nowhere"),
+            &Place { device: "x".to_owned(), port: 1 },
+            &Arc::default(),
+        );
+        assert_eq!(stats.snapshot().len(), 7);
     }
 
     #[test]

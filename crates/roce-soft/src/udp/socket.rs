@@ -160,7 +160,7 @@ impl Socket {
             return Err(refusal);
         };
         self.send(to, packet)?;
-        if let Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP) = refusal.raw_os_error() {
+        if is_about_runs(&refusal) {
             self.sends_runs.store(false, Ordering::Relaxed);
         }
         Ok(1)
@@ -207,6 +207,11 @@ impl Socket {
             unsafe { libc::setsockopt(self.fd(), level, option, at, size_of::<c_int>() as socklen_t) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
+}
+
+/// Whether the kernel would refuse every run so, and not what is in it.
+pub(super) fn is_about_runs(refusal: &io::Error) -> bool {
+    matches!(refusal.raw_os_error(), Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP))
 }
 
 pub(super) const ADDRESS_LEN: socklen_t = size_of::<libc::sockaddr_in>() as socklen_t;

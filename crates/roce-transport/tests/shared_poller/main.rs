@@ -204,7 +204,7 @@ fn one_that_fails_tells_its_owner_and_nobody_else() {
         let (_poller, monitors) = served(&links);
         links[failing].tamper.fails.store(true, Ordering::Relaxed);
         let error = monitors[failing].wait().expect_err("it failed");
-        assert!(matches!(&error, Error::Completion(e) if e.reason == "demanded"), "{error}");
+        assert!(matches!(&error, Error::Completion { source, .. } if source.reason == "demanded"), "{error}");
         let service = &links[failing].service;
         assert_eq!(service.state(), State::Failed);
         assert_eq!(service.error().map(|e| e.to_string()), Some(error.to_string()));
