@@ -59,3 +59,17 @@ fn forward() {
     let links = VerbsLinks::from_env();
     assert_quiet("forward", || (trips::forward(&links), allowed(&links).and_yields()));
 }
+
+#[test]
+#[ignore = "needs the RDMA device that ROCE_TEST_DEVICE names"]
+fn bursts() {
+    let links = VerbsLinks::from_env();
+    assert_quiet("bursts", || (trips::bursts(&links), allowed(&links)));
+}
+
+#[test]
+#[ignore = "needs the RDMA device that ROCE_TEST_DEVICE names"]
+fn poller() {
+    let links = VerbsLinks::from_env();
+    assert_quiet("poller", || (trips::poller(&links), allowed(&links).and_yields()));
+}

@@ -40,6 +40,16 @@ fn forward() {
 }
 
 #[test]
+fn bursts() {
+    assert_quiet("bursts", || (trips::bursts(&SoftLinks::new()), socket()));
+}
+
+#[test]
+fn poller() {
+    assert_quiet("poller", || (trips::poller(&SoftLinks::new()), socket().and_yields()));
+}
+
+#[test]
 fn an_allocation_is_found() {
     let trip = |_| drop(black_box(Box::new([0u64; 3])));
     assert_found("an_allocation_is_found", "an allocation of 24 bytes", || (trip, Allowed::default()));

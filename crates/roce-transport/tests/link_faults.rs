@@ -277,6 +277,21 @@ fn a_burst_is_handed_out_before_the_link_is_asked_again() {
     assert_eq!(posted, [0, 1, 2, 3]);
 }
 
+/// However many they are: they come from the link by 16.
+#[test]
+fn all_at_hand_are_looked_at_before_the_first_is_handed_out() {
+    let (t, link) = connected(build(config(Mode::Unified).num_pages(64)), Script::default());
+    let mut unified = t.take_unified().expect("connected");
+    link.script(|s| {
+        s.completions.extend((0..16).map(|n| write(n, n)));
+        s.landed.extend((16..40).map(|n| write(n, n)));
+        s.landed.push_back(write(40, 0)); // overwrites the first
+    });
+    let slots: Vec<_> = std::iter::from_fn(|| unified.rx_poll().expect("open")).collect();
+    assert_eq!(slots, (1..40).chain([0]).collect::<Vec<_>>());
+    assert_eq!((t.stats().received, t.stats().overruns), (41, 1));
+}
+
 #[test]
 fn what_is_held_back_does_not_keep_the_link_from_being_asked() {
     let (t, link) = connected(build(config(Mode::Unified)), Script::default());

@@ -7,7 +7,7 @@ use roce_conformance::{Links, Side};
 use roce_core::PeerEndpoint;
 use roce_dispatch::rpc::{Request, function_id};
 use roce_dispatch::{FunctionTable, UnifiedLoop};
-use roce_transport::{Mode, Transceiver, TxMode, Unified};
+use roce_transport::{Mode, PollerOptions, SharedPoller, Transceiver, TxMode, Unified};
 
 const PAGES: u32 = 64;
 const FRAME: u32 = 64;
@@ -68,6 +68,51 @@ pub(crate) fn forward<L: Links>(links: &L) -> impl FnMut(u32) + use<L> {
     move |n| {
         caller.tx_publish(n % PAGES).expect("open");
         assert_eq!(until_yielding(|| caller.rx_poll().expect("open")), n % PAGES);
+    }
+}
+
+/// Half a ring at a time: requests that leave together, and answers.
+pub(crate) fn bursts<L: Links>(links: &L) -> impl FnMut(u32) + use<L> {
+    const BURST: u32 = PAGES / 2;
+    let [mut caller, mut service] = connected(links, Mode::Unified, Mode::Unified).map(unified_of);
+    move |n| {
+        let slots = (0..BURST).map(|k| (n * BURST + k) % PAGES);
+        slots.clone().for_each(|slot| until(|| caller.tx_stage(slot).expect("open").then_some(())));
+        caller.tx_flush().expect("open");
+        for _ in 0..BURST {
+            let slot = until(|| service.rx_poll().expect("open"));
+            until(|| service.tx_stage(slot).expect("open").then_some(()));
+            if !service.rx_has_more() {
+                service.tx_flush().expect("open");
+            }
+        }
+        slots.for_each(|slot| assert_eq!(until(|| caller.rx_poll().expect("open")), slot));
+    }
+}
+
+/// Many at the far end, under one poller: some that send back, and some whose messages this thread passes on.
+pub(crate) fn poller<L: Links>(links: &L) -> impl FnMut(u32) + use<L> {
+    let poller = SharedPoller::start(PollerOptions::default()).expect("a thread");
+    let modes = [Mode::Forward, Mode::Threads, Mode::Forward, Mode::Threads];
+    let mut members = modes.map(|mode| {
+        let [caller, service] = connected(links, Mode::Unified, mode);
+        poller.add(&service).expect("connected");
+        let ends = service.take_ends().expect("once");
+        std::mem::forget(service);
+        (unified_of(caller), ends, mode)
+    });
+    std::mem::forget(poller);
+    move |n| {
+        members.iter_mut().for_each(|(caller, ..)| caller.tx_publish(n % PAGES).expect("open"));
+        for (caller, service, mode) in &mut members {
+            if *mode == Mode::Threads {
+                let got = until_yielding(|| service.rx.next_published());
+                service.rx.claim(got);
+                until_yielding(|| service.tx.is_free(got).then_some(()));
+                service.tx.publish(got);
+            }
+            assert_eq!(until_yielding(|| caller.rx_poll().expect("open")), n % PAGES);
+        }
     }
 }
 
