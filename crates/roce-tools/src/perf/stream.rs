@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use roce_core::{
-    Device, LocalEndpoint, PostError, QpAttr, RecvCompletion, RecvWr, RegionId, Rkey, SendWr, Sge, UcQp,
-    UcRecv, UcSend, Verb,
+    CompletionError, Device, LocalEndpoint, PostError, QpAttr, RecvCompletion, RecvWr, RegionId, Rkey,
+    SendWr, Sge, UcQp, UcRecv, UcSend, Verb,
 };
 use roce_ring::{Geometry, MemoryOptions, Ring};
 use roce_transport::{AnyDevice, AnyQp, AnyRecv, AnySend, Backoff, SpinPolicy};
@@ -35,6 +35,7 @@ pub(super) fn throughput(trial: &Trial<'_>) -> Result<Sample, Error> {
         .map_err(|refused| Error::Device { device: ours.clone(), source: refused.error })?;
     let mtu = service.mtu();
     let mut caller = Streamer {
+        device: ours,
         send,
         recv,
         rx,
@@ -77,6 +78,7 @@ fn receive(geometry: Geometry, slot: u32) -> RecvWr {
 }
 
 struct Streamer {
+    device: String,
     send: AnySend,
     recv: AnyRecv,
     rx: Arc<Ring>,
@@ -124,7 +126,7 @@ impl Streamer {
                 staged += 1;
             }
             let waiting = self.send.flush().map_err(post_failed)?;
-            self.send.reap().map_err(|e| Error::Transport(e.into()))?;
+            self.send.reap().map_err(|e| broken(&self.device, e))?;
             if staged == 0 || waiting > 0 {
                 break;
             }
@@ -158,14 +160,14 @@ impl Streamer {
     /// Whether answers came, and whether to go on.
     fn take(&mut self, meter: &mut Meter<'_>) -> Result<(bool, bool), Error> {
         let mut batch = [RecvCompletion::EMPTY; BATCH];
-        let count = self.recv.poll(&mut batch).map_err(|e| Error::Transport(e.into()))?;
+        let count = self.recv.poll(&mut batch).map_err(|e| broken(&self.device, e))?;
         if count == 0 {
             return Ok((false, true));
         }
         let now = Instant::now();
         let mut goes_on = true;
         for completion in &batch[..count] {
-            completion.result.map_err(|e| Error::Transport(e.into()))?;
+            completion.result.map_err(|e| broken(&self.device, e))?;
             goes_on = self.answer(completion.id, now, meter)?;
             self.recv.post_recv(receive(self.geometry, completion.id)).map_err(post_failed)?;
         }
@@ -202,6 +204,10 @@ impl Streamer {
         self.answered = self.sent;
         meter.lose(Instant::now(), lost.into())
     }
+}
+
+fn broken(device: &str, source: CompletionError) -> Error {
+    Error::Transport(roce_transport::Error::Completion { device: device.to_owned(), port: 1, source })
 }
 
 fn post_failed(error: PostError) -> Error {
