@@ -207,6 +207,34 @@ fn packets_to_and_from_other_addresses_than_127_leave_alone() {
     });
 }
 
+/// Runs are as long as before, since the interface counts their packets.
+#[test]
+fn what_still_fits_an_mtu_that_was_lowered_goes_on_and_what_does_not_is_an_error() {
+    in_a_network_of_its_own(|| {
+        let (mut a, mut b) = pair(Some(Mtu::B256));
+        let (mut long, _to) = pair(Some(Mtu::B4096));
+        configure("lo", &[(libc::SIOCSIFMTU, Setting { ifru_mtu: 400 })]);
+        for n in 0..40 {
+            b.post(n, 0, 600);
+            a.stage(0, 600, Verb::Send { imm: Some(n) });
+        }
+        a.flush();
+        (0..40).for_each(|n| assert_eq!(b.next().result.unwrap().imm, Some(n)));
+        assert_eq!(a.stats.discarded_packets(), 0);
+
+        for _ in 0..3 {
+            long.stage(0, 300, Verb::Send { imm: None });
+            long.stage(0, 1000, Verb::Send { imm: None });
+            long.stage(0, 1000, Verb::Send { imm: None });
+        }
+        let errors: Vec<_> = (0..6).map(|_| long.send.flush().unwrap_err().to_string()).collect();
+        assert!(errors.iter().all(|error| error.contains("take a smaller one")), "{errors:?}");
+        assert_eq!(long.send.flush().unwrap(), 0);
+        let counts: HashMap<_, _> = long.stats.snapshot().into_iter().collect();
+        assert_eq!((counts["tx_packets"], counts["tx_discard_lasting"]), (3, 6), "each is counted once");
+    });
+}
+
 /// Makes the loopback interface slow, so that packets wait in it; `false` where this machine cannot.
 fn slow_down() -> bool {
     let limit = ["rate", "40mbit", "burst", "32kb", "limit", "64mb"];

@@ -5,7 +5,7 @@ mod common;
 mod tampered;
 
 use std::net::{Ipv4Addr, UdpSocket};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
@@ -315,7 +315,7 @@ fn one_that_is_closed_while_it_joins_leaves_nothing_behind() {
     let (near, far) = (unused_addr(), unused_addr());
     let peer = Transceiver::new(soft(far).build().expect("valid"));
     let at_peer = peer_of(peer.setup().expect("set-up"));
-    for _ in 0..2000 {
+    for _ in 0..1000 {
         let link = Transceiver::new(soft(near).num_pages(2).build().expect("valid"));
         link.setup().expect("set-up");
         link.connect(&at_peer).expect("connect");
@@ -338,6 +338,39 @@ fn one_that_is_closed_while_it_joins_leaves_nothing_behind() {
         }
         assert_eq!(link.state(), State::Closed);
     }
+}
+
+/// One that its own thread polls, and those of another poller.
+#[test]
+fn the_socket_may_have_others_on_it() {
+    let site = Site::new();
+    let mut links = site.links(4);
+    let mut elsewhere = site.links(4);
+    let (_poller, _monitors) = served(&links);
+    let (_another, _monitors_there) = served(&elsewhere);
+    let mut outside = site.link_with(|caller| caller, |service| service.mode(Mode::Unified));
+    let mut own = outside.service.take_unified().expect("connected");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                match own.rx_poll().expect("open") {
+                    Some(slot) => {
+                        let number = own.rx_slot(slot).read::<8>(0);
+                        own.tx_slot(slot).copy_from(0, &number);
+                        own.tx_publish(slot).expect("open");
+                    }
+                    None => thread::yield_now(),
+                }
+            }
+        });
+        for _ in 0..2 * PAGES {
+            outside.round_trip();
+            round_trips(links.iter_mut().chain(&mut elsewhere), 1);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert!(outside.is_clean() && links.iter().chain(&elsewhere).all(Link::is_clean));
 }
 
 #[test]
