@@ -1,7 +1,8 @@
 //! What changed from one file of results to another, beyond the noise of the runs in them.
 //!
 //! Where both have limits, ratios are judged: what slows the whole machine slows the limit too. The noise is three
-//! standard deviations of the runs of both files, by their median absolute deviations, and 3 % at least.
+//! standard deviations of the runs of both files, by their median absolute deviations, and 3 % at least. What loses
+//! messages that it did not lose before is worse, however fast the others are.
 
 use std::fs;
 use std::path::Path;
@@ -24,21 +25,27 @@ const TO_SIGMA: f64 = 1.4826;
 /// A line of a file.
 #[derive(Debug, Clone, PartialEq)]
 struct Measured {
-    /// Case, backend, mode, frame, depth, transceivers: what makes it the same measurement.
+    /// Case, backend, mode, frame, depth, rate, transceivers: what makes it the same measurement.
     key: String,
     /// A rate, of which more is better; else a time.
     is_rate: bool,
-    /// The figure of each run.
+    /// The figure of each run in which something was answered.
     figures: Vec<f64>,
-    /// The limit of each run, where it was measured.
+    /// The limit of each of them, where it was measured.
     limits: Option<Vec<f64>>,
-    machine: String,
+    /// Messages that were never answered.
+    lost: u64,
+    /// What it ran on, and on which CPUs.
+    place: String,
+    commit: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Better,
     Worse,
+    /// Messages are lost that were not before.
+    Loses,
     Same,
 }
 
@@ -66,11 +73,16 @@ fn read(path: &Path) -> Result<Vec<Measured>> {
     let measured: Vec<Measured> = lines
         .map(|(index, line)| {
             measured(line)
-                .with_context(|| format!("{}, line {}: no result of bench", path.display(), index + 1))
+                .with_context(|| format!("{}, line {}: no result of bench --json", path.display(), index + 1))
         })
         .collect::<Result<_>>()?;
     if measured.is_empty() {
-        bail!("{} has no results", path.display());
+        bail!("{} has no results; take a file that --json wrote", path.display());
+    }
+    for (index, one) in measured.iter().enumerate() {
+        if measured[..index].iter().any(|other| other.key == one.key) {
+            bail!("{} has two results of {}; keep one of them", path.display(), one.key);
+        }
     }
     Ok(measured)
 }
@@ -82,32 +94,61 @@ fn measured(line: &str) -> Result<Measured> {
     let figure = text("figure")?;
     let runs = json["runs"].as_array().filter(|runs| !runs.is_empty()).context("no runs")?;
     let figures = runs.iter().map(|run| number(run, figure)).collect::<Result<Vec<f64>>>()?;
-    let limits = runs.iter().map(|run| run["limit"].as_f64()).collect();
+    let limits: Option<Vec<f64>> = runs.iter().map(|run| run["limit"].as_f64()).collect();
+    // Runs without an answer have no time, and a limit of 0 is none.
+    let pairs = figures.iter().zip(limits.iter().flatten());
+    let pairs: Vec<(f64, f64)> = pairs
+        .map(|(value, limit)| (*value, *limit))
+        .filter(|(value, limit)| *value > 0.0 && *limit > 0.0)
+        .collect();
+    let (figures, limits) = if pairs.is_empty() {
+        (figures.into_iter().filter(|value| *value > 0.0).collect(), None)
+    } else {
+        let (figures, limits) = pairs.into_iter().unzip();
+        (figures, Some(limits))
+    };
     let mut key = format!("{} {} {}", text("case")?, text("backend")?, text("mode")?);
     for (name, unit) in [("frame", " B"), ("depth", " deep")] {
         key += &format!(", {}{unit}", number(&json, name)?);
+    }
+    if let Some(rate) = json["rate"].as_u64() {
+        key += &format!(", {rate} per second");
     }
     if let (Some(count), Some(pages)) = (json["transceivers"].as_u64(), json["pages"].as_u64()) {
         key += &format!(", {count}x{pages} pages");
     }
     let machine = &json["machine"];
     let fact = |name: &str| machine[name].as_str().unwrap_or_default().to_owned();
-    let machine = format!("{}, {} cores, Linux {}", fact("cpu"), machine["cores"], fact("kernel"));
-    Ok(Measured { key, is_rate: figure == "per_s", figures, limits, machine })
+    let cpus = match json["pinned"].as_array() {
+        Some(cpus) if !cpus.is_empty() => {
+            format!("pinned to {}", cpus.iter().map(Value::to_string).collect::<Vec<_>>().join(" "))
+        }
+        _ => "not pinned".to_owned(),
+    };
+    let governor = machine["governor"].as_str().unwrap_or("none");
+    let (cpu, kernel, cores) = (fact("cpu"), fact("kernel"), &machine["cores"]);
+    let place = format!("{cpu}, {cores} cores, Linux {kernel}, governor {governor}, {cpus}");
+    let lost = json["lost"].as_u64().unwrap_or(0);
+    let commit = machine["commit"].as_str().map(str::to_owned);
+    Ok(Measured { key, is_rate: figure == "per_s", figures, limits, lost, place, commit })
 }
 
 /// The table, and whether anything became worse.
 fn report(before: &[Measured], after: &[Measured]) -> (String, bool) {
     let mut rows = Vec::new();
-    let (mut better, mut worse) = (0, 0);
+    let mut verdicts = Vec::new();
+    let mut moved = Vec::new();
     for old in before {
         let Some(new) = after.iter().find(|new| new.key == old.key) else {
             rows.push(vec![old.key.clone(), shown(median(&old.figures)), "not measured".to_owned()]);
             continue;
         };
         let change = compare(old, new);
-        better += usize::from(change.verdict == Verdict::Better);
-        worse += usize::from(change.verdict == Verdict::Worse);
+        verdicts.push(change.verdict);
+        let places = (&old.place, &new.place);
+        if places.0 != places.1 && !moved.contains(&places) {
+            moved.push(places);
+        }
         rows.push(row(&old.key, &change));
     }
     for new in after.iter().filter(|new| !before.iter().any(|old| old.key == new.key)) {
@@ -115,25 +156,27 @@ fn report(before: &[Measured], after: &[Measured]) -> (String, bool) {
     }
     let headers = ["case", "before", "after", "change %", "noise %", "judged by", "verdict"];
     let mut text = table::render(&headers, &rows);
-    if before[0].machine != after[0].machine {
-        let [old, new] = [before, after].map(|file| &file[0].machine);
-        text += &format!("\nnot the same machine: {old}; {new}\n");
+    for (old, new) in moved {
+        text += &format!("\nnot the same machine or CPUs: {old}; {new}\n");
     }
-    text += &format!(
-        "\n{better} better, {worse} worse, {} within the noise\n",
-        rows_judged(&rows) - better - worse
-    );
+    let commits = [before, after].map(|file| file.first().and_then(|first| first.commit.as_deref()));
+    if let [Some(old), Some(new)] = commits {
+        text += &format!("\ncommits: {old}; {new}\n");
+    }
+    if verdicts.is_empty() {
+        text += "\nnothing was measured in both files\n";
+    }
+    let of = |known: &[Verdict]| verdicts.iter().filter(|verdict| known.contains(verdict)).count();
+    let (better, worse) = (of(&[Verdict::Better]), of(&[Verdict::Worse, Verdict::Loses]));
+    text += &format!("\n{better} better, {worse} worse, {} within the noise\n", of(&[Verdict::Same]));
     (text, worse > 0)
-}
-
-fn rows_judged(rows: &[Vec<String>]) -> usize {
-    rows.iter().filter(|row| row.len() > 3).count()
 }
 
 fn row(key: &str, change: &Change) -> Vec<String> {
     let verdict = match change.verdict {
         Verdict::Better => "better",
         Verdict::Worse => "WORSE",
+        Verdict::Loses => "LOSES",
         Verdict::Same => "same",
     };
     vec![
@@ -165,6 +208,9 @@ fn compare(old: &Measured, new: &Measured) -> Change {
     let by = if was > 0.0 { is / was - 1.0 } else { 0.0 };
     let noise = (TIMES_SPREAD * spread(&old_values).hypot(spread(&new_values))).max(LEAST_NOISE);
     let verdict = match by {
+        _ if new.lost > 0 && old.lost == 0 || new.figures.is_empty() && !old.figures.is_empty() => {
+            Verdict::Loses
+        }
         by if by.abs() <= noise => Verdict::Same,
         by if (by > 0.0) == old.is_rate => Verdict::Better,
         _ => Verdict::Worse,
@@ -206,7 +252,7 @@ mod tests {
             .enumerate()
             .map(|(index, value)| json!({ name: value, "limit": limits.map(|limits| limits[index]) }))
             .collect();
-        let machine = json!({ "cpu": "x", "cores": 2, "kernel": "6" });
+        let machine = json!({ "cpu": "x", "cores": 2, "kernel": "6", "commit": "abc" });
         json!({
             "case": case, "backend": "soft", "mode": "unified", "frame": 64, "depth": 1, "figure": name,
             "runs": runs, "machine": machine,
@@ -292,8 +338,51 @@ mod tests {
     #[test]
     fn another_machine_is_told() {
         let here = measured(&line("rtt", &[1.0, 1.0, 1.0], None)).unwrap();
-        let there = Measured { machine: "another".to_owned(), ..here.clone() };
+        assert!(!report(std::slice::from_ref(&here), std::slice::from_ref(&here)).0.contains("not the same"));
+        let there = Measured { place: "another".to_owned(), ..here.clone() };
         assert!(report(&[here], &[there]).0.contains("not the same machine"));
+    }
+
+    /// A line with some of its fields replaced.
+    fn with(fields: &[(&str, Value)]) -> Measured {
+        let mut json: Value =
+            serde_json::from_str(&line("rtt", &[100.0, 100.0, 100.0], Some(&[50.0, 50.0, 50.0]))).unwrap();
+        fields.iter().for_each(|(name, value)| json[*name] = value.clone());
+        measured(&json.to_string()).unwrap()
+    }
+
+    #[test]
+    fn cpus_and_governors_are_told_apart_and_commits_are_named() {
+        let pinned = with(&[("pinned", json!([0, 1]))]);
+        let (text, _) = report(&[with(&[])], &[pinned]);
+        assert!(text.contains("not pinned; ") && text.contains("pinned to 0 1"), "{text}");
+        assert!(text.contains("commits: abc; abc"), "{text}");
+    }
+
+    #[test]
+    fn each_rate_is_a_measurement_of_its_own() {
+        let (slow, fast) = (with(&[("rate", json!(1000))]), with(&[("rate", json!(10_000))]));
+        let (text, _) = report(&[slow], &[fast]);
+        assert!(text.contains("1000 per second") && text.contains("nothing was measured in both"), "{text}");
+    }
+
+    #[test]
+    fn what_loses_messages_is_worse_however_fast() {
+        let runs = |ns: f64| json!([{ "p50_ns": ns, "limit": 50.0 }]);
+        let of = |ns, lost: u64| with(&[("runs", runs(ns)), ("lost", json!(lost))]);
+        let verdict = |old, new| compare(&old, &new).verdict;
+        assert_eq!(verdict(of(100.0, 0), of(60.0, 3)), Verdict::Loses);
+        assert_eq!(verdict(of(100.0, 0), of(0.0, 3)), Verdict::Loses);
+        assert_eq!(verdict(of(100.0, 3), of(0.0, 9)), Verdict::Loses);
+        assert_eq!(verdict(of(100.0, 3), of(100.0, 2)), Verdict::Same);
+        assert!(report(&[of(100.0, 0)], &[of(100.0, 1)]).1, "an exit code says so");
+    }
+
+    #[test]
+    fn limits_of_nothing_are_none() {
+        let of = |limit: f64| with(&[("runs", json!([{ "p50_ns": 100.0, "limit": limit }]))]);
+        let change = compare(&of(50.0), &of(0.0));
+        assert!(!change.by_ratio && change.verdict == Verdict::Same, "{change:?}");
     }
 
     #[test]
@@ -301,6 +390,10 @@ mod tests {
         let path = std::env::temp_dir().join(format!("xtask-bench-{}.json", std::process::id()));
         fs::write(&path, format!("{}\n{{\"case\": 1}}\n", line("rtt", &[1.0], None))).unwrap();
         let error = format!("{:#}", read(&path).unwrap_err());
+        let twice = line("rtt", &[1.0], None);
+        fs::write(&path, format!("{twice}\n{twice}\n")).unwrap();
+        let twice = format!("{:#}", read(&path).unwrap_err());
+        assert!(twice.contains("two results of rtt"), "{twice}");
         fs::write(&path, "\n").unwrap();
         let empty = format!("{:#}", read(&path).unwrap_err());
         fs::remove_file(&path).unwrap();

@@ -25,28 +25,35 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
     let program = super::build(true)?;
     let job = Job::on_the_pair(command(options, &program), TIMEOUT);
     let mut results = Vec::new();
-    let status = host.run(&job, &mut |stream, bytes| match stream {
+    let ended = host.run(&job, &mut |stream, bytes| match stream {
         Stream::Out => {
             results.extend_from_slice(bytes);
             Ok(())
         }
         Stream::Err => io::stderr().lock().write_all(bytes),
-    })?;
-    let kept = keep(options, &results)?;
-    ensure!(status <= 1 && !results.is_empty(), "{PROGRAM} in the machine ended with exit code {status}");
-    let reports = options.report_arguments();
-    if !reports.is_empty() {
-        // What it prints was seen already.
-        let rendered = Command::new(&program).arg("--from").arg(&kept).args(reports).output();
-        let rendered = rendered.with_context(|| format!("cannot run {}", program.display()))?;
-        io::stderr().lock().write_all(&rendered.stderr)?;
-        ensure!(
-            rendered.status.code().is_some_and(|code| code <= 1),
-            "{PROGRAM} cannot render {}",
-            kept.display()
-        );
+    });
+    // A machine that was stopped leaves what it had measured.
+    if !results.is_empty() {
+        let kept = keep(options, &results)?;
+        render(options, &program, &kept)?;
     }
+    let status = ended?;
+    ensure!(status <= 1 && !results.is_empty(), "{PROGRAM} in the machine ended with exit code {status}");
     Ok(ExitCode::from(status))
+}
+
+/// Writes the reports of results that were kept, if any are asked for. What the program prints was seen already.
+fn render(options: &Options, program: &Path, kept: &Path) -> Result<()> {
+    let reports = options.report_arguments();
+    if reports.is_empty() {
+        return Ok(());
+    }
+    let rendered = Command::new(program).arg("--from").arg(kept).args(reports).output();
+    let rendered = rendered.with_context(|| format!("cannot run {}", program.display()))?;
+    io::stderr().lock().write_all(&rendered.stderr)?;
+    let is_rendered = rendered.status.code().is_some_and(|code| code <= 1);
+    ensure!(is_rendered, "{PROGRAM} cannot render {}", kept.display());
+    Ok(())
 }
 
 fn command(options: &Options, program: &Path) -> Vec<OsString> {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use lexopt::{Arg, Parser};
 
 pub(crate) const USAGE: &str = "\
-usage: cargo xtask bench [OPTIONS] [-- OPTIONS OF roce-perf]
+usage: cargo xtask bench [OPTIONS] [-- [CASES] [OPTIONS OF roce-perf]]
        cargo xtask bench --compare BEFORE.json AFTER.json
 
 Measures the transport, each case in turns with the raw limit of what it stands on: a UDP ping-pong with the same
@@ -53,16 +53,7 @@ pub(super) enum Request {
 
 /// Reads the arguments; the error says which one is wrong, and how.
 pub(super) fn parse(args: Vec<OsString>) -> Result<Request, String> {
-    let mut options = Options {
-        quick: false,
-        backend: "soft".to_owned(),
-        peer_device: None,
-        json: None,
-        csv: None,
-        html: None,
-        svg: None,
-        more: Vec::new(),
-    };
+    let mut options = Options::new();
     let (ours, theirs) = match args.iter().position(|arg| arg == "--") {
         Some(at) => (args[..at].to_vec(), args[at + 1..].to_vec()),
         None => (args, Vec::new()),
@@ -95,7 +86,11 @@ pub(super) fn parse(args: Vec<OsString>) -> Result<Request, String> {
         }
     }
     match compared {
-        Some((before, after)) => Ok(Request::Compare(before, after)),
+        Some((before, after)) if options == Options::new() => Ok(Request::Compare(before, after)),
+        Some(_) => Err("--compare measures nothing: give it two files and no other options".to_owned()),
+        None if options.quick && options.names_cases() => {
+            Err("--quick is a suite of cases of its own: leave it out, or the cases after --".to_owned())
+        }
         None if options.backend == "vm" && options.peer_device.is_some() => {
             Err("--peer-device is about this machine; --backend vm brings its own".to_owned())
         }
@@ -104,12 +99,29 @@ pub(super) fn parse(args: Vec<OsString>) -> Result<Request, String> {
 }
 
 impl Options {
+    fn new() -> Self {
+        Self {
+            quick: false,
+            backend: "soft".to_owned(),
+            peer_device: None,
+            json: None,
+            csv: None,
+            html: None,
+            svg: None,
+            more: Vec::new(),
+        }
+    }
+
+    /// Cases come first behind the dashes.
+    fn names_cases(&self) -> bool {
+        self.more.first().is_some_and(|first| !first.to_string_lossy().starts_with('-'))
+    }
+
     /// What is measured.
     pub(super) fn suite_arguments(&self) -> Vec<OsString> {
         let mut args: Vec<OsString> = Vec::new();
         // A case among the further options takes the suite's place.
-        let names_cases = self.more.first().is_some_and(|first| !first.to_string_lossy().starts_with('-'));
-        if !names_cases {
+        if !self.names_cases() {
             args.extend(["--suite".into(), if self.quick { "quick" } else { "full" }.into()]);
         }
         if let Some(commit) = super::commit() {
@@ -154,7 +166,7 @@ mod tests {
 
     #[test]
     fn what_follows_two_dashes_is_the_programs() {
-        let options = options("--quick -- rtt --frame 128");
+        let options = options("-- rtt --frame 128");
         let args = options.suite_arguments();
         assert!(
             !args.contains(&"--suite".into())
@@ -166,6 +178,9 @@ mod tests {
     fn bad_options_are_named() {
         for (line, named) in [
             ("--compare a", "--compare"),
+            ("--compare a b --json c", "--compare"),
+            ("--compare a b -- rtt", "--compare"),
+            ("--quick -- rtt", "--quick"),
             ("--json", "--json"),
             ("--fast", "--fast"),
             ("rtt", "rtt"),
