@@ -262,6 +262,10 @@ fn target(point: &Point, is_soft: bool) -> Option<f64> {
             Some(0.7)
         }
         Case::Handoff => Some(1.2),
+        // What is taken for flat, in the number of transceivers and in the pages of their rings.
+        Case::Scale if point.mode == ServiceMode::Shared && point.frame == 64 && is_soft => {
+            Some(if point.depth > 1 { 0.8 } else { 1.25 })
+        }
         _ => None,
     }
 }
@@ -416,7 +420,11 @@ pub(super) mod tests {
         let throughput = point(Case::Throughput);
         assert_eq!((of(throughput, true), of(throughput, false)), (Some(0.7), None));
         assert_eq!(of(point(Case::Handoff), true), Some(1.2));
+        let many = |depth| Point { mode: ServiceMode::Shared, depth, ..point(Case::Scale) };
+        assert_eq!([1, 64].map(|depth| of(many(depth), true)), [Some(1.25), Some(0.8)]);
+        assert_eq!(of(many(1), false), None);
         for other in [
+            point(Case::Scale),
             Point { mode: ServiceMode::Threads, ..rtt },
             Point { frame: 128, ..rtt },
             Point { depth: 32, ..throughput },

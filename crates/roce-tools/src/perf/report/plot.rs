@@ -103,14 +103,10 @@ struct Line {
 
 /// Distribution of times: one line per mode, and one for the limit, of the frame size that most modes have.
 fn distribution(records: &[Record], case: Case) -> Option<Chart> {
-    let of_case = || records.iter().filter(|record| record.case == case);
-    let of = |frame| of_case().filter(move |record| record.frame == frame);
-    let frames = unique(of_case().map(|record| record.frame));
-    // Of as many the first: the largest of the reversed.
-    let frame = frames.into_iter().rev().max_by_key(|&frame| of(frame).count())?;
-    let (first, of_one_size) = (of(frame).next()?, of(frame));
+    let records = of_one_frame(records, case);
+    let first = *records.first()?;
     let mut lines: Vec<Line> =
-        of_one_size.map(|record| Line::new(mode(record), on_tail(&record.curve))).collect();
+        records.iter().map(|record| Line::new(mode(record), on_tail(&record.curve))).collect();
     lines.push(Line::limit(first, on_tail(&first.limit_curve)));
     lines.retain(|line| !line.points.is_empty());
     if lines.is_empty() {
@@ -127,6 +123,15 @@ fn distribution(records: &[Record], case: Case) -> Option<Chart> {
         y: Axis { label: "time", scale: Scale::Log, format: round_time },
         lines,
     })
+}
+
+/// Results of a case with the frame size that most of them have, of as many the first: lines are of one size each.
+fn of_one_frame(records: &[Record], case: Case) -> Vec<&Record> {
+    let of_case = || records.iter().filter(|record| record.case == case);
+    let of = |frame| of_case().filter(move |record| record.frame == frame);
+    // Of the reversed the last of the largest.
+    let frames = unique(of_case().map(|record| record.frame)).into_iter().rev();
+    frames.max_by_key(|&frame| of(frame).count()).map(|frame| of(frame).collect()).unwrap_or_default()
 }
 
 /// A tenth of what is left with each step to the right.
@@ -190,8 +195,9 @@ fn against_frame(records: &[Record]) -> Option<Chart> {
 
 /// Round trips per second over those under way.
 fn against_depth(records: &[Record]) -> Option<Chart> {
-    let of =
-        |mode| records.iter().filter(move |record| record.case == Case::Throughput && record.mode == mode);
+    let records = of_one_frame(records, Case::Throughput);
+    let of = |mode| records.iter().filter(move |record| record.mode == mode);
+    let frame = records.first()?.frame;
     let depth = |record: &Record| f64::from(record.depth).log2();
     let mut lines = Vec::new();
     for mode in [ServiceMode::Unified, ServiceMode::Forward, ServiceMode::Threads] {
@@ -207,7 +213,7 @@ fn against_depth(records: &[Record]) -> Option<Chart> {
     lines.extend(of(limited).next().map(|first| Line::limit(first, limits)));
     Chart::of_powers(
         "throughput-depth",
-        "Throughput against depth",
+        &format!("Throughput against depth, {frame} B"),
         "requests under way",
         "round trips per second",
         rate,
@@ -217,10 +223,11 @@ fn against_depth(records: &[Record]) -> Option<Chart> {
 
 /// Times of round trips over the number of transceivers under one poller.
 fn against_number(records: &[Record]) -> Option<Chart> {
-    let single = |record: &&Record| record.mode == ServiceMode::Shared && record.depth == 1;
+    let records = of_one_frame(records, Case::Scale);
+    let single = |record: &&&Record| record.mode == ServiceMode::Shared && record.depth == 1;
     let counted = || {
         let shared = records.iter().filter(single);
-        shared.filter_map(|record| Some((record.many?, record)))
+        shared.filter_map(|record| Some((record.many?, *record)))
     };
     let number = |many: Many| f64::from(many.transceivers).log2();
     let mut lines: Vec<Line> = unique(counted().map(|(many, _)| many.pages))
@@ -242,7 +249,7 @@ fn against_number(records: &[Record]) -> Option<Chart> {
         "Round trip against the number of transceivers under one poller",
         "transceivers",
         "time",
-        time,
+        short_time,
         lines,
     )
 }
@@ -471,6 +478,19 @@ mod tests {
         let plots = plots(&records).unwrap();
         assert_eq!(plots[0].title, "Distribution of times: rtt, 64 B");
         assert!(plots[0].svg.contains("unified") && plots[0].svg.contains("forward"));
+    }
+
+    #[test]
+    fn throughput_is_of_one_size() {
+        let at = |frame, depth, per_s| Record { per_s, ..record(Case::Throughput, frame, depth) };
+        let one = [at(64, 1, 1e5), at(64, 2, 2e5)];
+        let two = [at(256, 1, 9e4), at(256, 2, 9e5)];
+        let drawn = |records: &[Record]| plots(records).unwrap().remove(0);
+        let plot = drawn(&[one.clone(), two].concat());
+        assert_eq!(
+            (plot.title.as_str(), plot.svg == drawn(&one).svg),
+            ("Throughput against depth, 64 B", true)
+        );
     }
 
     #[test]
