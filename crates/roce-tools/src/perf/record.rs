@@ -346,6 +346,22 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn percentiles_are_those_of_their_names() {
+        let all: Vec<u64> = (1..=100_000).collect();
+        let mut steady = sample(&all, 1);
+        steady.memory_growth_kib = 7;
+        let record = record_of(point(Case::Rtt), vec![(steady, None), (sample(&all, 1), None)]);
+        let is_near = |value: f64, exact: f64| (value / exact - 1.0).abs() < 0.001;
+        let times = [record.p50_ns, record.p99_ns, record.p99_9_ns, record.p99_99_ns, record.max_ns];
+        for (value, exact) in times.into_iter().zip([50_000.0, 99_000.0, 99_900.0, 99_990.0, 100_000.0]) {
+            assert!(is_near(value, exact), "{value} for {exact}");
+        }
+        assert!(is_near(record.runs[0].p50_ns, 50_000.0) && is_near(record.runs[1].p99_ns, 99_000.0));
+        assert!(record.curve.iter().all(|&(percent, ns)| percent == 0.0 || is_near(ns, percent * 1000.0)));
+        assert_eq!((record.count, record.memory_growth_kib), (200_000, 7));
+    }
+
+    #[test]
     fn of_throughput_more_is_better() {
         let record =
             record_of(point(Case::Throughput), vec![(sample(&[1; 80], 10), Some(sample(&[1; 100], 10)))]);

@@ -13,10 +13,10 @@ use crate::Error;
 use crate::perf::meter::{Meter, Sample};
 use crate::perf::place::Seats;
 use crate::perf::trial::Trial;
-use crate::perf::wire::{Pacer, nanos};
+use crate::perf::wire::{self, Pacer, nanos};
 
-/// Packets of one system call, as the transport's batches.
-const BATCH: usize = 16;
+/// Packets of one system call: as many as both ends stage and take in what is compared with it.
+const BATCH: usize = wire::BATCH as usize;
 
 /// What goes to and fro.
 #[derive(Debug, Clone, Copy)]

@@ -101,6 +101,33 @@ mod tests {
     use crate::perf::record::tests::{point, record_of, sample};
 
     #[test]
+    fn each_column_has_what_its_name_says() {
+        let mut record = record_of(point(Case::Rtt), vec![(sample(&[1000], 1), Some(sample(&[900], 1)))]);
+        (record.p50_ns, record.p99_ns, record.p99_9_ns) = (1.0, 2.0, 3.0);
+        (record.p99_99_ns, record.max_ns, record.per_s) = (4.0, 5.0, 6.0);
+        (record.count, record.lost, record.limit_lost) = (7, 8, 9);
+        let mut bytes = Vec::new();
+        write(&[record.clone()], &mut bytes).unwrap();
+        let mut reader = csv::Reader::from_reader(bytes.as_slice());
+        let headers = reader.headers().unwrap().clone();
+        let row = reader.records().next().unwrap().unwrap();
+        let json = serde_json::to_value(&record).unwrap();
+        let mut compared = 0;
+        for (name, cell) in headers.iter().zip(&row) {
+            let value = json.get(name).or_else(|| json["machine"].get(name));
+            match value {
+                Some(serde_json::Value::Number(number)) => {
+                    assert_eq!(cell.parse::<f64>().ok(), number.as_f64(), "{name}");
+                    compared += 1;
+                }
+                Some(serde_json::Value::String(text)) => assert_eq!(cell, text, "{name}"),
+                _ => {}
+            }
+        }
+        assert!(compared >= 18, "{compared} numbers");
+    }
+
+    #[test]
     fn names_with_commas_stay_one_column() {
         let mut record = record_of(point(Case::Rtt), vec![(sample(&[1000], 1), None)]);
         record.machine.cpu = "A \"fast\" CPU, really".to_owned();

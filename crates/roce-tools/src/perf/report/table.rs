@@ -80,6 +80,23 @@ mod tests {
     }
 
     #[test]
+    fn each_column_has_what_its_header_says() {
+        let mut record = record_of(point(Case::Rtt), vec![(sample(&[1], 1), Some(sample(&[1], 1)))]);
+        (record.p50_ns, record.p99_ns, record.p99_9_ns, record.p99_99_ns) = (1.0, 2.0, 3.0, 4.0);
+        (record.max_ns, record.per_s, record.limit, record.ratio) = (5.0, 6.0, Some(7.0), Some(8.0));
+        let line = row(&record);
+        let cells: Vec<&str> = line.split_whitespace().filter(|cell| *cell != "ns").collect();
+        let figures = &cells[cells.len() - 11..];
+        assert_eq!(
+            figures,
+            ["1.0", "2.0", "3.0", "4.0", "5.0", "6", "7.0", "8.00", "<=", "1.15", "!"],
+            "{line}"
+        );
+        let names: Vec<&str> = COLUMNS.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names[1..], ["p50", "p99", "p99.9", "p99.99", "max", "per s", "limit", "ratio", "target"]);
+    }
+
+    #[test]
     fn a_missed_target_is_marked() {
         let slow = record_of(point(Case::Rtt), vec![(sample(&[200], 1), Some(sample(&[100], 1)))]);
         assert!(row(&slow).ends_with("<= 1.15 !"));
