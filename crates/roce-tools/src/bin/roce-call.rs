@@ -14,13 +14,13 @@ use roce_tools::handlers::{ECHO, SUM};
 use roce_tools::output::{Output, init_logging};
 use roce_transport::{Config, Mode, SpinPolicy};
 
-/// Calls a function of a service and prints its result: roce-call --device soft:127.0.0.2 127.0.0.1:9000
-/// rpc_increment u8:1,2,3
+/// Calls a function of a service and prints its result: roce-call 127.0.0.1:9000 rpc_increment u8:1,2,3
 ///
 /// Exit code: 0 when every call was answered, and all alike; 1 when not; 2 for options that cannot work. Numbers are
 /// decimal or 0x hex.
 #[derive(Debug, Parser)]
 #[command(name = "roce-call", version, args_override_self = true)]
+#[command(mut_arg("device", |device| device.default_value("soft:127.0.0.2")))]
 struct Options {
     /// Where the service's rendezvous listens: a name or an address, as 10.0.0.1:9000 or [::1]:9000. The calls themselves
     /// are RoCEv2 over IPv4, whatever this is.

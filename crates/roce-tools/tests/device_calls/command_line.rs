@@ -140,6 +140,15 @@ fn a_service_is_found_by_name_and_over_ipv6() {
 }
 
 #[test]
+fn service_and_caller_take_different_addresses_by_themselves() {
+    for (program, device) in [(SERVICE, "soft:127.0.0.1"), (CALL, "soft:127.0.0.2")] {
+        let help = run(program, "--help").stdout;
+        let of_device = help.split("--device").nth(1).expect("the option");
+        assert!(of_device.split("--").next().is_some_and(|text| text.contains(device)), "{help}");
+    }
+}
+
+#[test]
 fn options_that_cannot_work() {
     for line in ["--slots 3", "--slot-size 0", "--max-peers 0", "--dispatch gpu", "--device", "--port 65536"]
     {
