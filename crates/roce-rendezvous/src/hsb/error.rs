@@ -172,7 +172,9 @@ pub enum HsbError {
         source: BoxError,
     },
     /// Registers are 4 bytes wide and do not go on past the end of the address space.
-    #[error("{count} registers from {address:#x}: the address must be a multiple of 4, the last below 2^32")]
+    #[error(
+        "{count} register(s) from {address:#x} on: the address must be a multiple of 4, the last below 2^32"
+    )]
     Address {
         /// The first register.
         address: u32,

@@ -152,7 +152,17 @@ struct Configure {
 fn main() -> ExitCode {
     init_logging();
     let Options { reach, command } = parse();
-    exit_code::<Options>(run(&reach, command))
+    exit_code::<Options>(run(&reach, command).map_err(blame_options))
+}
+
+/// What no board was asked, since it cannot be, came from the command line.
+fn blame_options(error: Error) -> Error {
+    match error {
+        Error::Control(refused @ (HsbError::Address { .. } | HsbError::Config { .. })) => {
+            Error::Options(refused.to_string())
+        }
+        other => other,
+    }
 }
 
 fn run(reach: &Reach, command: Command) -> Result<bool, Error> {
