@@ -56,9 +56,9 @@ export! {
         peer_rx_rkey: u32,
     ) -> Handle, or ptr::null_mut() => |call, device_name, port, peer_qp, frame_size, page_size, num_pages, peer_ip,
         forward, rx_only, tx_only, unified, tx_mode, peer_rx_base, peer_rkey| create(call, || Ok(Arguments {
-            // SAFETY: the caller of the C function vouches for its strings.
+            // SAFETY: the caller of the C function vouches for the name.
             device: unsafe { text(device_name, "device_name")? },
-            // SAFETY: as above.
+            // SAFETY: the caller of the C function vouches for the address.
             peer_ip: unsafe { text(peer_ip, "peer_ip")? },
             forward: forward != 0,
             rx_only: rx_only != 0,
