@@ -55,7 +55,7 @@ pub struct Stats {
     pub dropped: u64,
     /// Sends and receives that completed with an error.
     pub completion_errors: u64,
-    /// Times that a published slot had to wait for room in the send queue.
+    /// Times that the send queue had no room for a slot which was offered, until something had left or been reaped.
     pub tx_stalls: u64,
     /// Counters of the wire below, as the link names them.
     pub wire: Vec<(&'static str, u64)>,

@@ -124,6 +124,20 @@ fn a_peer_that_is_always_faster_ends_a_step_all_the_same() {
 }
 
 #[test]
+fn a_receiver_that_waits_goes_on_when_the_slot_is_free() {
+    let mut rx = Stepped::new(Mode::RxOnly, Script::default());
+    let arrives = |rx: &mut Stepped, slot| {
+        rx.link.script(|s| s.completions.push_back(write(slot, slot)));
+        rx.step()
+    };
+    assert!(arrives(&mut rx, 0) && arrives(&mut rx, 0));
+    assert!(!arrives(&mut rx, 1) && !rx.step(), "slot 0 is not free");
+    rx.ends.rx.claim(0);
+    assert!(rx.step());
+    assert_eq!((rx.shown(), rx.transceiver.stats().overruns), (1, 1));
+}
+
+#[test]
 fn a_flag_is_cleared_before_its_frame_leaves() {
     let mut tx = Stepped::new(Mode::TxOnly, room(64));
     let ring: Arc<Ring> = tx.transceiver.tx_ring().expect("set up");

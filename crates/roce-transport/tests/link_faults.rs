@@ -277,6 +277,31 @@ fn a_burst_is_handed_out_before_the_link_is_asked_again() {
     assert_eq!(posted, [0, 1, 2, 3]);
 }
 
+#[test]
+fn a_poll_offers_again_what_the_link_kept() {
+    let script = Script { room: 8, stuck_flushes: 1, ..Script::default() };
+    let (t, link) = connected(build(config(Mode::Unified)), script);
+    let mut unified = t.take_unified().expect("connected");
+    unified.tx_publish(0).expect("taken");
+    assert_eq!(link.script(|s| s.sent.len()), 0);
+    assert_eq!(unified.rx_poll().expect("open"), None);
+    assert_eq!(link.script(|s| s.sent.len()), 1);
+}
+
+#[test]
+fn a_lone_message_in_order_is_held_back_too() {
+    for lone in [write(1, 1), send(1)] {
+        let (t, link) = connected(build(config(Mode::Unified)), Script::default());
+        let mut unified = t.take_unified().expect("connected");
+        let ends = t.take_ends().expect("once");
+        link.script(|s| s.completions.push_back(write(0, 0)));
+        assert_eq!(unified.rx_poll().expect("open"), Some(0));
+        ends.tx.publish(1); // nobody sends it in unified mode
+        link.script(|s| s.completions.push_back(lone));
+        assert_eq!(unified.rx_poll().expect("open"), None, "{lone:?}");
+    }
+}
+
 /// However many they are: they come from the link by 16.
 #[test]
 fn all_at_hand_are_looked_at_before_the_first_is_handed_out() {
