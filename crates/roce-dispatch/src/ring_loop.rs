@@ -91,7 +91,7 @@ impl RingLoop {
         let outcome = self.server.exchange(slot, || self.lines.of(slot), slots, may_answer);
         // The newer bytes may have landed before the overrun was noted, and so before the copy.
         if message.overwritten() {
-            return self.again(outcome);
+            return self.again();
         }
         match outcome {
             Outcome::Answered => {}
@@ -111,11 +111,8 @@ impl RingLoop {
 
     /// The flag stays set: it stands for the newer message now.
     #[cold]
-    fn again(&self, outcome: Outcome) -> Step {
+    fn again(&self) -> Step {
         self.server.stats().count(Event::Overwritten);
-        if outcome == Outcome::Answered {
-            self.server.stats().count(Event::Unanswered);
-        }
         Step::Again
     }
 }

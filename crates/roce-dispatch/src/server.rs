@@ -10,7 +10,7 @@ use crate::buffer::Buffer;
 use crate::in_place::{Arguments, InPlaceFunctions, InPlaceHandler, Results};
 use crate::raw::RawFunction;
 use crate::rpc::{HEADER_LEN, HEADER_WORDS, Request, Response, Status, first_half};
-use crate::stats::DispatchStats;
+use crate::stats::{DispatchStats, Event};
 use crate::table::{Function, Handler, call, call_in_place};
 use crate::{DispatchError, FunctionTable};
 
@@ -97,6 +97,7 @@ impl Server {
         if !may_answer() {
             return Outcome::Held;
         }
+        self.stats.count(Event::Request);
         match work.run() {
             Ok(len) => self.clear(slot, HEADER_LEN + len, || slots().1),
             Err(status) => self.refuse_in_place(status, slot, slots().1),
@@ -130,6 +131,7 @@ impl Server {
         if !may_answer() {
             return Outcome::Held;
         }
+        self.stats.count(Event::Request);
         let Some(Function { handler: Handler::Rust(handler), .. }) =
             self.table.find(request.function_id).filter(|function| function.accepts(request.arg_len))
         else {
@@ -182,6 +184,7 @@ impl Server {
         if !may_answer() {
             return Outcome::Held;
         }
+        self.stats.count(Event::Request);
         self.answer(request, slot, (rx, tx))
     }
 

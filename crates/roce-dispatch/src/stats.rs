@@ -11,8 +11,8 @@ use crate::rpc::Status;
 /// What a loop counts; the position in the array of counters.
 #[derive(Clone, Copy)]
 pub(crate) enum Event {
+    Request,
     Response,
-    Unanswered,
     BadMagic,
     UnknownFunction,
     BadLength,
@@ -33,11 +33,9 @@ impl DispatchStats {
     /// The counters now. They are read one after the other, so a running loop may be between two of them.
     pub fn snapshot(&self) -> DispatchCounts {
         let get = |event: Event| self.0[event as usize].get();
-        let responses = get(Event::Response);
         DispatchCounts {
-            // On the path there is one counter to write for both.
-            requests: responses + get(Event::Unanswered),
-            responses,
+            requests: get(Event::Request),
+            responses: get(Event::Response),
             bad_magic: get(Event::BadMagic),
             unknown_function: get(Event::UnknownFunction),
             bad_length: get(Event::BadLength),

@@ -254,26 +254,17 @@ impl<L: UnifiedLink> UnifiedLoop<L> {
 
     #[inline(always)] // into its callers, though there are two
     fn publish(&mut self, slot: u32) -> Result<(), L::Error> {
-        match self.link.tx_publish(slot) {
-            Ok(true) => self.server.stats().count(Event::Response),
-            other => return self.unanswered(other, 1),
+        if self.link.tx_publish(slot)? {
+            self.server.stats().count(Event::Response);
         }
         Ok(())
     }
 
-    #[cold]
-    #[inline(never)]
-    fn unanswered<T>(&self, left: Result<T, L::Error>, count: u64) -> Result<(), L::Error> {
-        self.server.stats().count_several(Event::Unanswered, count);
-        left.map(drop)
-    }
-
     #[inline(never)] // to keep the other way short
     fn stage(&mut self, slot: u32) -> Result<(), L::Error> {
-        match self.link.tx_stage(slot) {
-            Ok(true) => {}
-            Ok(false) => return self.flush().and_then(|()| self.publish(slot)),
-            error => return self.unanswered(error, 1),
+        if !self.link.tx_stage(slot)? {
+            self.flush()?;
+            return self.publish(slot);
         }
         self.staged += 1;
         if self.staged >= self.answers_per_flush || !self.link.rx_has_more() { self.flush() } else { Ok(()) }
@@ -282,9 +273,7 @@ impl<L: UnifiedLink> UnifiedLoop<L> {
     /// Answers count once they have left.
     fn flush(&mut self) -> Result<(), L::Error> {
         let staged = std::mem::take(&mut self.staged);
-        if let Err(error) = self.link.tx_flush() {
-            return self.unanswered::<()>(Err(error), staged);
-        }
+        self.link.tx_flush()?;
         self.server.stats().count_several(Event::Response, staged);
         Ok(())
     }

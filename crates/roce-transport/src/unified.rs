@@ -81,7 +81,7 @@ impl<Q: UcQp> Unified<Q> {
     }
 
     /// As [`tx_try_publish`](Self::tx_try_publish), but the frame leaves with the next [`tx_flush`](Self::tx_flush), or
-    /// before. Its slot may be written again all the same.
+    /// before. Its slot may be written again all the same. What is staged when this is dropped may never leave.
     #[inline]
     pub fn tx_stage(&mut self, slot: u32) -> Result<bool, Error> {
         self.attempt(slot, TxPath::stage_or_flush).map_err(|e| self.failed(e))
