@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -16,7 +15,6 @@ use roce_tools::call::{Session, SessionConfig};
 use crate::harness::{Program, address, words};
 use crate::support::{
     CALL, CEILING, Holdings, PLUGIN, Service, call, call_many, call_within, transceiver, wait_until,
-    wait_until_waited_for,
 };
 
 /// More than pages that are touched for the first time, less than what leaks per caller would come to.
@@ -26,6 +24,7 @@ const SLACK_KIB: u64 = 2048;
 const FOR_EVER: Duration = Duration::from_secs(300);
 
 const PEERS: &str = "roce_service_peers";
+const REQUESTS: &str = "roce_service_dispatch_total{event=\"requests\"}";
 
 fn resident_kib(program: &Program) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", program.pid())).expect("it runs");
@@ -82,10 +81,10 @@ fn dead_callers_without_a_lease_are_let_go_for_their_silence() {
     callers_die(100, "--dispatch ring --idle-timeout-ms 100", "--plain");
 }
 
-/// Killed while a function waits for this file, from another thread.
-fn kill_in_mid_call(service: Service, file: PathBuf) -> thread::JoinHandle<()> {
+/// Killed while it answers nothing, from another thread.
+fn kill_in_mid_call(service: Service) -> thread::JoinHandle<()> {
     thread::spawn(move || {
-        wait_until_waited_for(&file);
+        wait_until("the call is in hand", || service.metric(REQUESTS) == 2);
         service.program.signal(Signal::SIGKILL);
         assert_eq!(service.program.ended().code, None, "killed");
     })
@@ -94,15 +93,14 @@ fn kill_in_mid_call(service: Service, file: PathBuf) -> thread::JoinHandle<()> {
 /// A session with a service that is killed in mid-call, what that call ended with, and where the service was.
 fn lose_the_service(form: Form, timeout: Duration) -> (Session, CallError, (Ipv4Addr, u16)) {
     let dir = tempfile::tempdir().expect("a directory");
-    let never = dir.path().join("never");
+    let never = dir.path().join("never").to_str().expect("UTF-8").to_owned();
     let service = Service::with_plugin("--slots 64");
     let config = SessionConfig { form, ..service.session_config(transceiver()) };
     let session = Session::connect(config).expect("the service takes callers");
     assert_eq!(call(session.caller(), "echo", b"before").expect("answered"), b"before");
     let place = (service.ip, service.addr.port());
-    let killer = kill_in_mid_call(service, never.clone());
-    let path = never.to_str().expect("UTF-8");
-    let lost = call_within(session.caller(), "c_wait_for_file", path.as_bytes(), timeout);
+    let killer = kill_in_mid_call(service);
+    let lost = call_within(session.caller(), "c_wait_for_file", never.as_bytes(), timeout);
     killer.join().expect("no panic");
     (session, lost.expect_err("nobody answered"), place)
 }
@@ -237,7 +235,7 @@ fn a_function_that_takes_its_time_keeps_nobody_from_learning_that_the_service_en
     let path = go.to_str().expect("UTF-8").to_owned();
     let cut_off =
         thread::spawn(move || call_within(slow.caller(), "c_wait_for_file", path.as_bytes(), FOR_EVER));
-    wait_until_waited_for(&go);
+    wait_until("the slow function runs", || service.metric(REQUESTS) == 1);
     service.program.signal(Signal::SIGTERM);
     wait_until("the idle caller learns of it", || idle.service_end().is_some());
     wait_until("the other one too", || cut_off.is_finished());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use roce_dispatch::caller::CallError;
 
 use crate::support::{
-    CEILING, INCREMENT, Service, Tally, call, call_many, call_within, transceiver, wait_until_waited_for,
+    CEILING, INCREMENT, Service, Tally, call, call_many, call_within, transceiver, wait_until,
 };
 
 fn a_hundred_thousand_calls(options: &str, depth: usize) {
@@ -146,7 +146,8 @@ fn a_slow_function_delays_its_own_caller_alone() {
         let outcome = call(slow.caller(), "c_wait_for_file", path.as_bytes());
         (outcome, call(slow.caller(), "echo", b"after"))
     });
-    wait_until_waited_for(&file);
+    let requests = "roce_service_dispatch_total{event=\"requests\"}";
+    wait_until("the slow function runs", || service.metric(requests) == 1);
     for _ in 0..3 {
         let session = service.session(transceiver());
         assert_eq!(call_many(session.caller(), 500, 8, CEILING).answered, 500);

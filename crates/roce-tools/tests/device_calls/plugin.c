@@ -1,5 +1,4 @@
 /* Functions for the tests of roce-service. */
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -35,19 +34,15 @@ static void reverse(const void *rx_slot, void *tx_slot, size_t slot_size)
     respond(request, tx_slot, 0, request->arg_len);
 }
 
-/* Returns once the file that its arguments name is there. Makes one beside it, FILE.waits, when it begins. */
+/* Returns once the file that its arguments name is there. */
 static void wait_for_file(const void *rx_slot, void *tx_slot, size_t slot_size)
 {
     const roce_request *request = rx_slot;
     const struct timespec pause = {0, 1000000};
-    char path[1024] = {0}, mark[sizeof path + 8];
+    char path[1024] = {0};
     (void)slot_size;
     if (request->arg_len < sizeof path)
         memcpy(path, request + 1, request->arg_len);
-    snprintf(mark, sizeof mark, "%s.waits", path);
-    FILE *begun = fopen(mark, "w");
-    if (begun)
-        fclose(begun);
     while (access(path, F_OK) != 0)
         nanosleep(&pause, NULL);
     respond(request, tx_slot, 0, 0);

@@ -164,12 +164,6 @@ pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Returns once `c_wait_for_file` waits for this file.
-pub(crate) fn wait_until_waited_for(file: &Path) {
-    let mark = file.with_extension("waits");
-    wait_until("the function runs", || mark.exists());
-}
-
 /// What one call of `function` gives.
 pub(crate) fn call(caller: &Caller<Unified>, function: &str, args: &[u8]) -> Result<Vec<u8>, CallError> {
     call_within(caller, function, args, CEILING)

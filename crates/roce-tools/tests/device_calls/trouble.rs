@@ -20,7 +20,6 @@ use roce_transport::{SpinPolicy, Transceiver, Unified};
 use crate::harness::address;
 use crate::support::{
     CEILING, Holdings, Service, call, call_many, http, session_config, transceiver, wait_until,
-    wait_until_waited_for,
 };
 
 /// Random enough, and the same in every run.
@@ -260,7 +259,7 @@ fn a_queue_pair_has_one_owner() {
     let ours = first.transceiver().endpoint().expect("connected");
     let path = go.to_str().expect("UTF-8").to_owned();
     let first = thread::spawn(move || call(first.caller(), "c_wait_for_file", path.as_bytes()));
-    wait_until_waited_for(&go);
+    wait_until("a function runs", || service.metric("roce_service_dispatch_total{event=\"requests\"}") == 1);
 
     for total in 2..=4 {
         conclude(offer_to(&service, ours.qpn.get(), ours.rkey.get() ^ total, ours.ip));
