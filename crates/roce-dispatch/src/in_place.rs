@@ -145,7 +145,7 @@ impl<'a> Arguments<'a> {
     /// reads 0.
     #[inline]
     pub fn word(self, at: usize) -> u64 {
-        match self.0.load_word(at as u64 * WORD as u64) {
+        match self.0.load_word(at.saturating_mul(WORD) as u64) {
             Ok(word) => u64::from_le(word),
             Err(_) => self.last_word(at),
         }
@@ -172,7 +172,7 @@ impl<'a> Arguments<'a> {
 
     #[cold]
     fn last_word(self, at: usize) -> u64 {
-        let (offset, mut out) = (at * WORD, [0; WORD]);
+        let (offset, mut out) = (at.saturating_mul(WORD), [0; WORD]);
         let len = self.len().saturating_sub(offset).max(1); // past the end there is not even one
         self.copy_to(offset, &mut out[..len]);
         u64::from_le_bytes(out)

@@ -42,8 +42,9 @@ fn misbehave(args: Arguments<'_>, results: &mut Results<'_>) -> Result<(), Handl
         1 => panic!("a handler's bug"),
         2 => results.put(&vec![0xEE; results.room() - 8]), // one too many
         3 => (0..1000).for_each(|_| results.put_word(u64::MAX)),
-        4 => results.put_word(args.word(1)),  // of one
-        5 => results.put(&args.read::<9>(0)), // of eight
+        4 => results.put_word(args.word(1)),       // of one
+        5 => results.put(&args.read::<9>(0)),      // of eight
+        6 => results.put_word(args.word(1 << 61)), // whose offset does not wrap to 0
         _ => args.copy_to(usize::MAX, &mut [0]),
     }
     Ok(())
@@ -86,17 +87,17 @@ fn what_a_function_does_becomes_a_status() {
     let statuses = [error, Status::HANDLER_PANICKED, Status::RESULT_TOO_LARGE, Status::RESULT_TOO_LARGE];
     for (page, frame) in [(256, 64), (256, 256), (60, 60), (64, 40)] {
         let (mut wire, mut dispatcher) = serve(geometry(4, page, frame), table());
-        for (id, way) in (0..).zip([0, 1, 2, 3, 4, 5, 6].into_iter().cycle().take(28)) {
+        for (id, way) in (0..).zip((0..8).cycle().take(32)) {
             let expected = statuses.get(way).copied().unwrap_or(Status::HANDLER_PANICKED);
             let answer =
                 wire.call(&mut dispatcher, id % 4, &request("misbehave", id, &(way as u64).to_le_bytes()));
             assert_answers(&answer, id, expected, &[]);
         }
         let expected = DispatchCounts {
-            requests: 28,
-            responses: 28,
+            requests: 32,
+            responses: 32,
             handler_errors: 4,
-            panics: 16,
+            panics: 20,
             result_too_large: 8,
             ..DispatchCounts::default()
         };
