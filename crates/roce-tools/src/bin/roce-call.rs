@@ -22,8 +22,8 @@ use roce_transport::{Config, Mode, SpinPolicy};
 #[command(name = "roce-call", version, args_override_self = true)]
 #[command(mut_arg("device", |device| device.default_value("soft:127.0.0.2")))]
 struct Options {
-    /// Where the service's rendezvous listens: a name or an address, as 10.0.0.1:9000 or [::1]:9000. The calls themselves
-    /// are RoCEv2 over IPv4, whatever this is.
+    /// Where the service's rendezvous listens: a name or an address, as 10.0.0.1:9000, that of IPv6 in square brackets.
+    /// The calls themselves are RoCEv2 over IPv4, whatever this is.
     #[arg(value_name = "HOST:PORT")]
     service: String,
     /// The function's name.
