@@ -119,10 +119,12 @@ impl Memory {
     ///
     /// # Safety
     ///
-    /// The `offset`th byte is on the boundary of a word, and it and those behind it, `len` of them and as many as make a
-    /// [`Line`], lie in the memory.
+    /// The `offset`th byte is on the boundary of a word, it and the `len - 1` behind it lie in the memory, and `len` is not
+    /// below the bytes of [`Line::WORDS`].
     #[inline]
     pub unsafe fn line_unchecked(&self, offset: usize, len: usize) -> Line<'_> {
+        debug_assert!(len >= Line::WORDS * WORD, "a line of {len} bytes");
+        debug_assert!(self.contains(offset as u64, len), "a line outside of the memory");
         // SAFETY: the caller promises that it is inside.
         Line(MemoryPart { first: unsafe { self.base.add(offset) }, len, memory: PhantomData })
     }
@@ -319,7 +321,7 @@ impl<'a> Line<'a> {
     pub fn rest(self, words: usize) -> MemoryPart<'a> {
         assert!(words <= Self::WORDS, "{words} words of a line");
         let offset = words * WORD;
-        // A line is not shorter, so nothing wraps.
+        // A line is not shorter, as whoever made it promised, so nothing wraps.
         let len = self.0.len.wrapping_sub(offset);
         // SAFETY: whoever made the line promised its bytes.
         MemoryPart { first: unsafe { self.0.first.add(offset) }, len, memory: PhantomData }

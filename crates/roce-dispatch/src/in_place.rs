@@ -55,8 +55,8 @@ impl InPlaceFunctions {
     /// Adds a function whose id is not there yet.
     pub(crate) fn insert(&mut self, id: u32, handler: InPlaceHandler) {
         let function = InPlaceFunction { first_word: first_word(id), handler };
-        let mut words: Vec<u64> =
-            self.near.iter().map(|near| near.first_word).filter(|&word| word != 0).collect();
+        let taken = self.near.iter().filter(|near| near.is_taken());
+        let mut words: Vec<u64> = taken.map(|near| near.first_word).collect();
         words.push(function.first_word);
         let Some(multiplier) = (0..TRIES).map(nth_multiplier).find(|&by| are_apart(&words, by)) else {
             self.far.push(function);
@@ -292,6 +292,16 @@ mod tests {
                 assert!(functions.near(0).is_none() && functions.near(1 << bit).is_none());
             }
             functions.insert(id, answers(1));
+        }
+    }
+
+    /// An empty bucket's word is no function's, and takes no bucket from one.
+    #[test]
+    fn a_lone_function_may_have_any_bucket() {
+        for id in ids().take(1000) {
+            let mut functions = InPlaceFunctions::new();
+            functions.insert(id, answers(1));
+            assert_eq!(functions.multiplier, nth_multiplier(0));
         }
     }
 

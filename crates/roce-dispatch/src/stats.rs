@@ -82,7 +82,7 @@ impl fmt::Debug for DispatchStats {
 /// What a loop has done so far, in messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DispatchCounts {
-    /// Requests that were served, whatever came of it.
+    /// Requests that were begun to be served, whatever came of it.
     pub requests: u64,
     /// Responses handed to the transport.
     pub responses: u64,

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -267,7 +268,19 @@ pub(crate) fn call_in_place(
 /// A wall that no panic of a handler passes.
 #[inline]
 fn within_wall<T>(handler: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
-    catch_unwind(AssertUnwindSafe(handler)).unwrap_or(Err(Status::HANDLER_PANICKED))
+    catch_unwind(AssertUnwindSafe(handler)).unwrap_or_else(|panic| {
+        discard(panic);
+        Err(Status::HANDLER_PANICKED)
+    })
+}
+
+/// What a panic carries may panic again when it is dropped, and what that one carries is not given another chance.
+#[cold]
+#[inline(never)]
+fn discard(panic: Box<dyn Any + Send>) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        std::mem::forget(again);
+    }
 }
 
 #[cfg(test)]

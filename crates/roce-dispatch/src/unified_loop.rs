@@ -155,8 +155,9 @@ fn unless_closed<T>(error: roce_transport::Error, closed: T) -> Result<T, roce_t
 
 /// Serves the requests that a [`UnifiedLink`] hands out, as [`RingLoop`](crate::RingLoop) does for a pair of rings.
 ///
-/// Losses and overruns are the link's to count. A request is copied out of its slot at once, for the link may
-/// receive into that slot again.
+/// Losses and overruns are the link's to count. A request for a handler that is given slices is copied out of its slot at
+/// once, for the link may receive into that slot again. One that works [in place](FunctionTable::register_in_place) may
+/// read some of a newer request if its peer laps the ring, and nothing notices: its answer goes out.
 pub struct UnifiedLoop<L> {
     link: L,
     server: Server,

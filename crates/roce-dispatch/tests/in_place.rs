@@ -2,6 +2,9 @@
 
 mod common;
 
+use std::ffi::c_void;
+use std::mem::forget;
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::sync::{Arc, Mutex};
 
 use common::*;
@@ -211,4 +214,104 @@ fn a_taken_slot_is_waited_for() {
     wait_until("the second response", || dispatcher.poll() == 1);
     assert_answers(&wire.expect(0), 2, Status::SUCCESS, &[1]);
     assert_eq!(*calls.lock().expect("one thread"), 2);
+}
+
+/// Fails after it has written all that it can.
+fn fail(_: &[u8], result: &mut [u8]) -> Result<usize, HandlerError> {
+    result.fill(0xEE);
+    Err(HandlerError::new(7).expect("positive"))
+}
+
+/// Leaves bytes everywhere, and no header.
+unsafe extern "C" fn c_garbage(_: *const c_void, tx_slot: *mut c_void, slot_size: usize) {
+    // SAFETY: the dispatcher passes `slot_size` bytes there, and nobody else uses them during the call.
+    unsafe { tx_slot.cast::<u8>().write_bytes(0xEE, slot_size) }
+}
+
+/// A table of each kind of function, behind so many others that work in place.
+fn all_kinds(others: u32) -> FunctionTable {
+    let mut table = FunctionTable::new();
+    for n in 0..others {
+        let nothing = |_: Arguments<'_>, _: &mut Results<'_>| Ok(());
+        table.register_in_place(&format!("other {n}"), None, nothing).expect("names differ");
+    }
+    table.register_in_place("increment", None, increment_all).expect("names differ");
+    table.register_in_place("misbehave", None, misbehave).expect("names differ");
+    table.register("copied", increment).expect("names differ");
+    table.register("fail", fail).expect("names differ");
+    // SAFETY: both keep to their slots, and do not unwind when the dispatcher is right.
+    unsafe {
+        table.register_raw("c", c_increment).expect("names differ");
+        table.register_raw("c_garbage", c_garbage).expect("names differ");
+    }
+    table
+}
+
+/// Requests of each kind, with the status of their answers.
+fn requests_of_all_kinds(room: usize) -> Vec<(&'static str, Vec<u8>, Status)> {
+    let mut kinds = Vec::new();
+    for name in ["increment", "copied", "c"] {
+        kinds.extend([0, 5, 8, room].map(|len| (name, vec![7; len], Status::SUCCESS)));
+    }
+    let error = Status::from_code(7);
+    let ways = [error, Status::HANDLER_PANICKED, Status::RESULT_TOO_LARGE, Status::RESULT_TOO_LARGE];
+    kinds.extend((0u64..).zip(ways).map(|(way, status)| ("misbehave", way.to_le_bytes().to_vec(), status)));
+    kinds.push(("fail", vec![7], error));
+    kinds.push(("c_garbage", vec![7], Status::NO_RESPONSE));
+    kinds.push(("nobody", vec![7], Status::UNKNOWN_FUNCTION));
+    kinds
+}
+
+/// In one slot, in every order of two: no answer has a byte of the one before.
+#[test]
+fn whatever_follows_whatever_no_stale_byte_goes_out() {
+    for (page, frame) in [(64, 64), (256, 200), (256, 64), (60, 60), (128, 40)] {
+        for others in [0, 100] {
+            let (mut wire, mut dispatcher) = serve(geometry(1, page, frame), all_kinds(others));
+            let kinds = requests_of_all_kinds(frame as usize - 24);
+            let pairs = kinds.iter().flat_map(|first| kinds.iter().flat_map(move |second| [first, second]));
+            for (id, (name, args, status)) in (0..).zip(pairs) {
+                let answer = wire.call(&mut dispatcher, 0, &request(name, id, args));
+                let results = if status.is_success() { vec![8; args.len()] } else { Vec::new() };
+                assert_answers(&answer, id, *status, &results);
+            }
+            let counts = counts(&dispatcher);
+            assert_eq!(counts.requests, 2 * (kinds.len() * kinds.len()) as u64);
+            assert_eq!(counts.requests, counts.responses);
+        }
+    }
+}
+
+/// What a panic carries, and what panics once more when it is dropped, each time anew.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic_any(Self);
+    }
+}
+
+#[test]
+fn a_panic_that_panics_again_costs_one_answer_too() {
+    let mut table = table();
+    let in_place = |_: Arguments<'_>, results: &mut Results<'_>| {
+        results.put(&[0xEE; 9]);
+        panic_any(Bomb)
+    };
+    table.register_in_place("bomb", None, in_place).expect("names differ");
+    table.register("copied bomb", |_, _| panic_any(Bomb)).expect("names differ");
+    let (mut wire, mut dispatcher) = serve(geometry(1, 64, 64), table);
+    for (id, name) in (0..).zip(["bomb", "copied bomb", "bomb"]) {
+        let answer =
+            catch_unwind(AssertUnwindSafe(|| wire.call(&mut dispatcher, 0, &request(name, id, &[1]))));
+        let answer = answer.unwrap_or_else(|bomb| {
+            forget(bomb);
+            panic!("{name}: a panic has left the dispatcher")
+        });
+        assert_answers(&answer, id, Status::HANDLER_PANICKED, &[]);
+    }
+    let answer = wire.call(&mut dispatcher, 0, &request("increment", 3, &[1]));
+    assert_answers(&answer, 3, Status::SUCCESS, &[2]);
+    let expected = DispatchCounts { requests: 4, responses: 4, panics: 3, ..DispatchCounts::default() };
+    assert_eq!(counts(&dispatcher), expected);
 }

@@ -5,29 +5,9 @@ mod common;
 use std::ffi::c_void;
 
 use common::*;
-use roce_dispatch::rpc::{HEADER_LEN, RESPONSE_MAGIC, Request, Response, Status, function_id};
+use roce_dispatch::rpc::{HEADER_LEN, RESPONSE_MAGIC, Status, function_id};
 use roce_dispatch::schema::{DispatchMode, FunctionEntry, RawFunctionTable};
 use roce_dispatch::{DispatchError, FunctionTable, RawHandler};
-
-/// What a C author would write: adds one to each argument byte.
-unsafe extern "C" fn c_increment(rx_slot: *const c_void, tx_slot: *mut c_void, slot_size: usize) {
-    // SAFETY: the dispatcher passes `slot_size` bytes at both, and nobody else uses them during the call.
-    let (rx, tx) = unsafe { slots(rx_slot, tx_slot, slot_size) };
-    let request = Request::parse(rx).expect("the dispatcher checked it");
-    let args = request.payload(rx).expect("the dispatcher checked it");
-    let end = HEADER_LEN + args.len();
-    assert!(rx[end..].iter().all(|&b| b == 0), "bytes of an earlier request");
-    let response = Response {
-        status: Status::SUCCESS,
-        result_len: request.arg_len,
-        request_id: request.request_id,
-        ptp_timestamp: request.ptp_timestamp,
-    };
-    response.emit(tx);
-    for (out, byte) in tx[HEADER_LEN..end].iter_mut().zip(args) {
-        *out = byte.wrapping_add(1);
-    }
-}
 
 unsafe extern "C" fn c_silent(_: *const c_void, _: *mut c_void, _: usize) {}
 

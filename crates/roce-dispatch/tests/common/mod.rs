@@ -227,3 +227,23 @@ pub unsafe fn slots<'a>(
         )
     }
 }
+
+/// What a C author would write: adds one to each argument byte.
+pub unsafe extern "C" fn c_increment(rx_slot: *const c_void, tx_slot: *mut c_void, slot_size: usize) {
+    // SAFETY: the dispatcher passes `slot_size` bytes at both, and nobody else uses them during the call.
+    let (rx, tx) = unsafe { slots(rx_slot, tx_slot, slot_size) };
+    let request = Request::parse(rx).expect("the dispatcher checked it");
+    let args = request.payload(rx).expect("the dispatcher checked it");
+    let end = HEADER_LEN + args.len();
+    assert!(rx[end..].iter().all(|&b| b == 0), "bytes of an earlier request");
+    let response = Response {
+        status: Status::SUCCESS,
+        result_len: request.arg_len,
+        request_id: request.request_id,
+        ptp_timestamp: request.ptp_timestamp,
+    };
+    response.emit(tx);
+    for (out, byte) in tx[HEADER_LEN..end].iter_mut().zip(args) {
+        *out = byte.wrapping_add(1);
+    }
+}
