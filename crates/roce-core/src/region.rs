@@ -516,6 +516,45 @@ mod tests {
         }
     }
 
+    fn line(memory: &Memory) -> Line<'_> {
+        // SAFETY: the memory begins on the boundary of a word, and has more bytes than a line's words.
+        unsafe { memory.line_unchecked(8, LEN - 8) }
+    }
+
+    #[test]
+    fn a_line_ends_where_its_memory_does() {
+        let memory = memory();
+        let line = line(&memory);
+        line.store(Line::WORDS - 1, u64::MAX);
+        assert_eq!(all_of(&memory)[64..], [[0xFF; 8], [0; 8]].concat());
+        for words in 0..=Line::WORDS {
+            let rest = line.rest(words);
+            assert_eq!(rest.len(), LEN - 8 - 8 * words);
+            assert_eq!(rest.as_ptr().addr(), memory.as_ptr().addr() + 8 + 8 * words);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "word 8 of a line")]
+    fn a_line_has_no_ninth_word() {
+        line(&memory()).load(Line::WORDS);
+    }
+
+    #[test]
+    #[should_panic(expected = "9 words of a line")]
+    fn nothing_is_behind_a_ninth_word() {
+        let _ = line(&memory()).rest(Line::WORDS + 1);
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "a line of 63 bytes")]
+    fn a_line_is_no_shorter_than_its_words() {
+        let memory = memory();
+        // SAFETY: this is refused before there is a line; the bytes of its words are there all the same.
+        let _ = unsafe { memory.line_unchecked(0, 63) };
+    }
+
     /// Writers of whole words and readers of whole words: a word is never torn.
     #[test]
     fn aligned_words_are_whole() {

@@ -239,7 +239,7 @@ impl<'a> Results<'a> {
     /// Too many are known by their length, and none of what follows fits.
     #[cold]
     fn overflow(&mut self, len: usize) {
-        self.len = self.len.saturating_add(len).max(self.room() + 1);
+        self.len = self.len.saturating_add(len);
     }
 }
 

@@ -38,11 +38,14 @@ impl Log {
 struct Script {
     /// Messages that it still takes.
     room: usize,
-    /// Polls and flushes that go well.
+    /// Polls, stagings and flushes that go well.
     polls: usize,
+    stagings: usize,
     flushes: usize,
     /// How many messages left with each flush.
     left: Vec<usize>,
+    /// Flushes before the last poll.
+    left_before_poll: usize,
 }
 
 impl Queue {
@@ -67,6 +70,7 @@ impl UnifiedLink for Queue {
 
     fn rx_poll(&mut self) -> Result<Option<u32>, LinkDown> {
         let mut script = self.log.now();
+        script.left_before_poll = script.left.len();
         script.polls = script.polls.checked_sub(1).ok_or(LinkDown)?;
         if self.arrived.is_empty() {
             while let Ok(Some(slot)) = self.link.rx_poll() {
@@ -94,6 +98,8 @@ impl UnifiedLink for Queue {
     }
 
     fn tx_stage(&mut self, slot: u32) -> Result<bool, LinkDown> {
+        let left = self.log.now().stagings.checked_sub(1).ok_or(LinkDown)?;
+        self.log.now().stagings = left;
         let taken = self.take_room();
         if taken {
             self.staged.push(slot);
@@ -124,7 +130,15 @@ impl UnifiedLink for Queue {
 
 fn queue() -> (Wire, Queue, Log) {
     let (wire, link) = link(geometry(8, 128, 64));
-    let log = Log(Arc::new(Mutex::new(Script { room: 100, polls: 1000, flushes: 100, left: Vec::new() })));
+    let script = Script {
+        room: 100,
+        polls: 1000,
+        stagings: usize::MAX,
+        flushes: 100,
+        left: Vec::new(),
+        left_before_poll: 0,
+    };
+    let log = Log(Arc::new(Mutex::new(script)));
     (wire, Queue { link, staged: Vec::new(), arrived: Vec::new(), log: log.clone() }, log)
 }
 
@@ -172,6 +186,7 @@ fn a_lone_answer_waits_for_no_poll() {
     log.now().polls = 1;
     assert_eq!(dispatcher.poll(), Err(LinkDown), "at the second poll");
     assert_eq!(log.now().left, [1]);
+    assert_eq!(log.now().left_before_poll, 1, "it has left by then");
     assert_eq!((answers(&mut wire), dispatcher.stats().snapshot()), (1, served(1, 1)));
 }
 
@@ -206,6 +221,27 @@ fn an_error_in_mid_batch_lets_the_answers_before_it_leave() {
     log.now().flushes = 0;
     assert_eq!(dispatcher.poll(), Err(LinkDown));
     assert_eq!((answers(&mut wire), dispatcher.stats().snapshot()), (0, served(6, 3)), "none counts as sent");
+}
+
+#[test]
+fn an_answer_that_cannot_be_staged_holds_none_before_it_back() {
+    let (mut wire, mut dispatcher, log) = dispatcher(16);
+    deliver(&wire, 4);
+    log.now().stagings = 2;
+    assert_eq!(dispatcher.poll(), Err(LinkDown));
+    assert_eq!((answers(&mut wire), dispatcher.stats().snapshot()), (2, served(3, 2)));
+}
+
+#[test]
+fn a_flush_that_fails_behind_the_last_message_is_told() {
+    let (mut wire, mut dispatcher, log) = dispatcher(16);
+    deliver(&wire, 2);
+    wire.deliver(2, &[0; 64]);
+    log.now().flushes = 0;
+    assert_eq!(dispatcher.poll(), Err(LinkDown));
+    assert_eq!(answers(&mut wire), 0);
+    let expected = DispatchCounts { bad_magic: 1, ..served(2, 0) };
+    assert_eq!(dispatcher.stats().snapshot(), expected);
 }
 
 #[test]

@@ -31,21 +31,25 @@ fn slot_address(ring: &Ring, slot: u32) -> u64 {
 /// The words of a slot's first line are its bytes, and no slot has a line that does not lie in it on words' boundaries.
 #[test]
 fn a_line_is_the_start_of_its_slot() {
-    for (page_size, has_lines) in [(64, true), (72, true), (384, true), (56, false), (68, false)] {
-        let [(rx, rx_end), (tx, tx_end)] = [4, 8].map(|pages| {
-            let (ring, producer, _consumer) = ring(pages, page_size);
-            (ring, producer)
-        });
+    let shapes = [(64, 64), (72, 72), (384, 384), (64, 384), (384, 64)].map(|shape| (shape, true));
+    let without = [(56, 56), (68, 68), (56, 64), (64, 56), (68, 72), (72, 68)].map(|shape| (shape, false));
+    let shapes = shapes.into_iter().chain(without);
+    for (((rx_page, tx_page), has_lines), pages) in
+        shapes.flat_map(|shape| [(shape, [4, 8]), (shape, [8, 4])])
+    {
+        let (rx, rx_end, _consumer) = ring(pages[0], rx_page);
+        let (tx, tx_end, _consumer) = ring(pages[1], tx_page);
         let lines = Lines::new(&rx, &tx);
         assert!(lines.of(4).is_none(), "one has no such slot");
         for slot in 0..4u32 {
             let Some((from, to)) = lines.of(slot) else {
-                assert!(!has_lines, "slots of {page_size}");
+                assert!(!has_lines, "slots of {rx_page} and {tx_page}");
                 continue;
             };
+            assert!(has_lines, "slots of {rx_page} and {tx_page}");
             let seed = slot.to_le_bytes()[0];
-            assert_is_the_start(from, rx_end.slot(slot), page_size as usize, seed + 1);
-            assert_is_the_start(to, tx_end.slot(slot), page_size as usize, seed + 101);
+            assert_is_the_start(from, rx_end.slot(slot), rx_page as usize, seed + 1);
+            assert_is_the_start(to, tx_end.slot(slot), tx_page as usize, seed + 101);
         }
     }
 }
@@ -68,6 +72,7 @@ fn assert_is_the_start(line: Line<'_>, slot: SlotBytes<'_>, len: usize, seed: u8
     rest.store(0, &[!seed]).expect("the first of them");
     assert_eq!(slot.read::<1>(24), [!seed]);
     assert!(rest.first(len - 23).is_none());
+    assert_eq!(rest.first(len - 24).map(MemoryPart::len), Some(len - 24));
     assert_eq!(rest.first(2).map(MemoryPart::len), Some(2));
 }
 
