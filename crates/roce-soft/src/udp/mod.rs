@@ -11,7 +11,6 @@ pub(crate) use socket::{Peer, Socket};
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
-    use std::os::fd::AsRawFd;
     use std::time::{Duration, Instant};
 
     use super::socket::is_about_runs;
@@ -59,14 +58,9 @@ mod tests {
         packets.iter().map(|packet| (packet.clone(), false)).collect()
     }
 
-    /// What the kernel says of runs, asked the plain way.
+    /// What the kernel says of runs, asked anew.
     fn kernel_takes_runs() -> bool {
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let (off, len) = (0, libc::socklen_t::try_from(size_of::<libc::c_int>()).unwrap());
-        let at: *const libc::c_int = &raw const off;
-        let (level, option) = (libc::SOL_UDP, libc::UDP_SEGMENT);
-        // SAFETY: the value lives until the call returns, and the length is its own.
-        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, at.cast(), len) == 0 }
+        open(0).0.set(libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
     }
 
     #[test]
