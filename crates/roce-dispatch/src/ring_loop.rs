@@ -21,7 +21,8 @@ use crate::{DispatchError, FunctionTable};
 /// again instead.
 ///
 /// A handler that is given slices sees a private copy of the request, so a peer that overwrites a slot cannot change
-/// arguments under it. One that works [in place](FunctionTable::register_in_place) may read some of a newer request. A response that finds its TX slot taken waits for it, and with it all that come after.
+/// arguments under it. One that works [in place](FunctionTable::register_in_place) may read some of a newer request. A
+/// response that finds its TX slot taken waits for it, and with it all that come after.
 ///
 /// Once made, the loop allocates nothing, unless a handler does or panics.
 pub struct RingLoop {

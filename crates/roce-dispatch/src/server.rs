@@ -30,8 +30,6 @@ pub(crate) struct Server {
     response: Buffer,
     /// For each TX slot, how many of its first bytes may be other than zero.
     dirty: Box<[usize]>,
-    /// Bytes that a frame has for results.
-    room: usize,
     stats: DispatchStats,
 }
 
@@ -70,7 +68,6 @@ impl Server {
             filled: HEADER_LEN,
             response: Buffer::new(frame_size),
             dirty: vec![frame_size; tx.num_pages() as usize].into_boxed_slice(),
-            room: frame_size - HEADER_LEN,
             stats: DispatchStats::default(),
         })
     }
@@ -78,6 +75,11 @@ impl Server {
     #[inline]
     pub(crate) fn stats(&self) -> &DispatchStats {
         &self.stats
+    }
+
+    /// Bytes of a response.
+    fn frame_size(&self) -> usize {
+        self.response.bytes().len()
     }
 
     /// Serves the request in `slot` of the RX ring, if it may be answered, and leaves a whole response in that of the TX
@@ -235,22 +237,20 @@ impl Server {
         slot: u32,
         (rx, tx): (SlotBytes<'_>, SlotBytes<'_>),
     ) -> Refusal {
+        let frame_size = self.frame_size();
         let parts = (
             rx.memory().part(HEADER_LEN as u64, request.arg_len as usize),
-            tx.memory().part(HEADER_LEN as u64, self.room),
+            tx.memory().part(HEADER_LEN as u64, frame_size - HEADER_LEN),
         );
         let (Some(handler), (Ok(args), Ok(room))) = (self.table.in_place.find(request.function_id), parts)
         else {
             return Refusal::Status(Status::BAD_LENGTH);
         };
-        self.dirty[slot as usize] = HEADER_LEN + self.room;
+        self.dirty[slot as usize] = frame_size;
         match call_in_place(handler, Arguments::new(args), Results::new(room)) {
             Err(status) => Refusal::Status(status),
             Ok(len) => {
-                let mut header = [0; HEADER_LEN];
-                Response::success(request, len).emit(&mut header);
-                tx.copy_from(0, &header);
-                self.clear(slot, HEADER_LEN + len, || tx);
+                self.put_header(Response::success(request, len), slot, tx);
                 Refusal::Written(Status::SUCCESS)
             }
         }
@@ -261,13 +261,18 @@ impl Server {
     #[inline(never)] // to keep the other way short
     fn refuse_in_place(&mut self, status: Status, slot: u32, tx: SlotBytes<'_>) {
         self.stats.count_status(status);
-        let mut header = tx.read::<HEADER_LEN>(0);
         // It was written before the call, so it is one, unless somebody scribbles in our slot.
-        let answered = Response::parse(&header).unwrap_or_default();
-        Response { status, result_len: 0, ..answered }.emit(&mut header);
+        let answered = Response::parse(&tx.read::<HEADER_LEN>(0)).unwrap_or_default();
+        self.dirty[slot as usize] = self.frame_size();
+        self.put_header(Response { status, result_len: 0, ..answered }, slot, tx);
+    }
+
+    /// Completes a response whose results are in their place, or that has none.
+    fn put_header(&mut self, response: Response, slot: u32, tx: SlotBytes<'_>) {
+        let mut header = [0; HEADER_LEN];
+        response.emit(&mut header);
         tx.copy_from(0, &header);
-        self.dirty[slot as usize] = HEADER_LEN + self.room;
-        self.clear(slot, HEADER_LEN, || tx);
+        self.clear(slot, HEADER_LEN + response.result_len as usize, || tx);
     }
 
     fn serve_raw(
@@ -283,14 +288,14 @@ impl Server {
         buffer[end..self.filled].fill(0);
         self.filled = end;
         self.clear(slot, 0, || tx);
-        self.dirty[slot as usize] = self.response.bytes().len();
+        self.dirty[slot as usize] = self.frame_size();
         handler.call(self.request.bytes(), tx);
         self.check_written(tx)
     }
 
     /// Whether a raw handler left a response that a frame holds.
     fn check_written(&self, tx: SlotBytes<'_>) -> Refusal {
-        let room = self.response.bytes().len() - HEADER_LEN;
+        let room = self.frame_size() - HEADER_LEN;
         match Response::parse(&tx.read::<HEADER_LEN>(0)) {
             Err(_) => Refusal::Status(Status::NO_RESPONSE),
             Ok(response) if response.result_len as usize > room => Refusal::Status(Status::RESULT_TOO_LARGE),

@@ -130,18 +130,13 @@ impl FunctionTable {
         schema: Option<&HandlerSchema>,
         mut handler: impl FnMut(Arguments<'_>, &mut Results<'_>) -> Result<(), HandlerError> + Send + 'static,
     ) -> Result<(), DispatchError> {
-        self.add(name, schema, Handler::InPlace)?;
-        let handler: InPlaceHandler = match schema.map(HandlerSchema::arg_len) {
-            None => Box::new(move |args, results| handler(args, results).map_err(Status::from)),
-            Some(expected) => Box::new(move |args, results| {
-                let is_so_long = args.len() as u64 == expected;
-                if is_so_long {
-                    handler(args, results).map_err(Status::from)
-                } else {
-                    Err(Status::BAD_LENGTH)
-                }
-            }),
-        };
+        // It checks the length of its arguments itself, wherever it is called from.
+        self.add(name, None, Handler::InPlace)?;
+        let expected = schema.map(HandlerSchema::arg_len);
+        let handler: InPlaceHandler = Box::new(move |args, results| {
+            let is_right = expected.is_none_or(|expected| expected == args.len() as u64);
+            if is_right { handler(args, results).map_err(Status::from) } else { Err(Status::BAD_LENGTH) }
+        });
         self.in_place.insert(function_id(name), handler);
         Ok(())
     }

@@ -103,18 +103,18 @@ impl<Q: UcQp> UnifiedLink for Unified<Q> {
     fn tx_publish(&mut self, slot: u32) -> Result<bool, Self::Error> {
         match self.tx_publish(slot) {
             Ok(()) => Ok(true),
-            Err(error) => unless_closed(error, false),
+            Err(error) => unless_closed(error),
         }
     }
 
     #[inline]
     fn tx_try_publish(&mut self, slot: u32) -> Result<bool, Self::Error> {
-        self.tx_try_publish(slot).or_else(|error| unless_closed(error, false))
+        self.tx_try_publish(slot).or_else(unless_closed)
     }
 
     #[inline]
     fn tx_stage(&mut self, slot: u32) -> Result<bool, Self::Error> {
-        self.tx_stage(slot).or_else(|error| unless_closed(error, false))
+        self.tx_stage(slot).or_else(unless_closed)
     }
 
     fn tx_flush(&mut self) -> Result<(), Self::Error> {
@@ -147,10 +147,11 @@ fn is_closed(error: &roce_transport::Error) -> bool {
     matches!(error, roce_transport::Error::Closed)
 }
 
+/// Nothing is sent by a link that somebody has closed.
 #[cold]
 #[inline(never)] // to keep the other way short
-fn unless_closed<T>(error: roce_transport::Error, closed: T) -> Result<T, roce_transport::Error> {
-    if matches!(error, roce_transport::Error::Closed) { Ok(closed) } else { Err(error) }
+fn unless_closed(error: roce_transport::Error) -> Result<bool, roce_transport::Error> {
+    if is_closed(&error) { Ok(false) } else { Err(error) }
 }
 
 /// Serves the requests that a [`UnifiedLink`] hands out, as [`RingLoop`](crate::RingLoop) does for a pair of rings.
@@ -207,14 +208,15 @@ impl<L: UnifiedLink> UnifiedLoop<L> {
         let mut done = 0;
         let num_pages = self.link.geometry().num_pages() as usize;
         while done < num_pages {
-            match self.link.rx_poll() {
+            let served = match self.link.rx_poll() {
                 Ok(None) => break,
-                Ok(Some(slot)) => match self.serve(slot) {
-                    Ok(()) => done += 1,
-                    Err(error) => return self.flush_behind(Err(error)),
-                },
-                Err(error) => return self.flush_behind(Err(error)),
+                Ok(Some(slot)) => self.serve(slot),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = served {
+                return self.flush_behind(Err(error));
             }
+            done += 1;
         }
         if self.staged == 0 { Ok(done) } else { self.flush_behind(Ok(done)) }
     }

@@ -10,9 +10,7 @@ use std::sync::{Arc, Mutex};
 use common::*;
 use roce_dispatch::rpc::{HandlerError, Request, Status};
 use roce_dispatch::schema::{HandlerSchema, PayloadType, TypeDesc};
-use roce_dispatch::{
-    Arguments, DispatchCounts, DispatchError, FunctionTable, Results, RingLoop, UnifiedLoop,
-};
+use roce_dispatch::{Arguments, DispatchCounts, DispatchError, FunctionTable, Results, UnifiedLoop};
 
 /// Each byte one higher, by every way to read and to write.
 fn increment_all(args: Arguments<'_>, results: &mut Results<'_>) -> Result<(), HandlerError> {
@@ -170,28 +168,15 @@ fn a_name_is_taken_once_whatever_the_form() {
 
 #[test]
 fn arguments_overwritten_under_a_function_are_not_answered() {
-    let (wire, rx, tx) = rings(geometry(4, 64, 64));
-    let wire = Arc::new(Mutex::new(wire));
-    let peer = Arc::clone(&wire);
-    let mut table = FunctionTable::new();
-    let echo = move |args: Arguments<'_>, results: &mut Results<'_>| {
-        if args.word(0) == 1 {
-            let wire = peer.lock().expect("one thread");
-            wire.rx.slot(0).copy_from(0, &request("echo", 2, &[2]));
-            wire.rx.note_overrun(0);
-        }
-        results.put(&args.read::<1>(0));
-        Ok(())
-    };
-    table.register_in_place("echo", None, echo).expect("an empty table");
-    let mut dispatcher = RingLoop::new(rx, tx, table).expect("rings of one shape");
-
-    wire.lock().expect("one thread").deliver(0, &request("echo", 1, &[1]));
-    assert_eq!(dispatcher.poll(), 1);
-    let answer = wire.lock().expect("one thread").expect(0);
-    assert_answers(&answer, 2, Status::SUCCESS, &[2]);
-    let expected = DispatchCounts { requests: 2, responses: 1, overwritten: 1, ..DispatchCounts::default() };
-    assert_eq!(counts(&dispatcher), expected);
+    assert_overwritten_is_not_answered(|table, overwrite| {
+        table.register_in_place("echo", None, move |args: Arguments<'_>, results: &mut Results<'_>| {
+            if args.word(0) == 1 {
+                overwrite();
+            }
+            results.put(&args.read::<1>(0));
+            Ok(())
+        })
+    });
 }
 
 /// A response waits for its slot, and the function is called once all the same.

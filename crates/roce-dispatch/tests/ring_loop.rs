@@ -2,8 +2,8 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
 
 use common::*;
@@ -284,29 +284,16 @@ fn stop_ends_a_loop_whose_tx_slot_never_comes_free() {
 
 #[test]
 fn a_request_overwritten_under_its_handler_is_not_answered() {
-    let (wire, rx, tx) = rings(geometry(4, 64, 64));
-    let wire = Arc::new(Mutex::new(wire));
-    let peer = Arc::clone(&wire);
-    let mut table = FunctionTable::new();
-    table
-        .register("echo", move |args, result| {
+    assert_overwritten_is_not_answered(|table, overwrite| {
+        table.register("echo", move |args, result| {
             if args == [1] {
-                let wire = peer.lock().expect("one thread");
-                wire.rx.slot(0).copy_from(0, &request("echo", 2, &[2]));
-                wire.rx.note_overrun(0);
+                overwrite();
+                assert_eq!(args, [1], "the copy is private");
             }
-            result[..args.len()].copy_from_slice(args); // the copy is private: still the old argument
+            result[..args.len()].copy_from_slice(args);
             Ok(args.len())
         })
-        .expect("an empty table");
-    let mut dispatcher = RingLoop::new(rx, tx, table).expect("rings of one shape");
-
-    wire.lock().expect("one thread").deliver(0, &request("echo", 1, &[1]));
-    assert_eq!(dispatcher.poll(), 1);
-    let answer = wire.lock().expect("one thread").expect(0);
-    assert_answers(&answer, 2, Status::SUCCESS, &[2]);
-    let expected = DispatchCounts { requests: 2, responses: 1, overwritten: 1, ..DispatchCounts::default() };
-    assert_eq!(counts(&dispatcher), expected);
+    });
 }
 
 #[test]

@@ -4,13 +4,13 @@
 use std::convert::Infallible;
 use std::ffi::c_void;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use roce_core::Line;
 use roce_dispatch::rpc::{HEADER_LEN, Request, Response, Status, function_id};
-use roce_dispatch::{DispatchCounts, FunctionTable, RingLoop, UnifiedLink};
+use roce_dispatch::{DispatchCounts, DispatchError, FunctionTable, RingLoop, UnifiedLink};
 use roce_ring::{Consumer, Geometry, Lines, MemoryOptions, Producer, Ring, SlotBytes};
 
 /// Long enough for any machine; only a failing test waits that long.
@@ -169,6 +169,31 @@ impl Wire {
         assert!(self.rx.is_free(slot), "the request's slot was not released");
         self.expect(slot)
     }
+}
+
+/// Has a request overwritten by another one while the function "echo" serves it, which calls what it is registered with
+/// at the argument 1 and answers with its argument: the newer one alone is answered.
+pub fn assert_overwritten_is_not_answered(
+    register: impl FnOnce(&mut FunctionTable, Box<dyn Fn() + Send>) -> Result<(), DispatchError>,
+) {
+    let (wire, rx, tx) = rings(geometry(4, 64, 64));
+    let wire = Arc::new(Mutex::new(wire));
+    let peer = Arc::clone(&wire);
+    let overwrite = move || {
+        let wire = peer.lock().expect("one thread");
+        wire.rx.slot(0).copy_from(0, &request("echo", 2, &[2]));
+        wire.rx.note_overrun(0);
+    };
+    let mut table = FunctionTable::new();
+    register(&mut table, Box::new(overwrite)).expect("an empty table");
+    let mut dispatcher = RingLoop::new(rx, tx, table).expect("rings of one shape");
+
+    wire.lock().expect("one thread").deliver(0, &request("echo", 1, &[1]));
+    assert_eq!(dispatcher.poll(), 1);
+    let answer = wire.lock().expect("one thread").expect(0);
+    assert_answers(&answer, 2, Status::SUCCESS, &[2]);
+    let expected = DispatchCounts { requests: 2, responses: 1, overwritten: 1, ..DispatchCounts::default() };
+    assert_eq!(counts(&dispatcher), expected);
 }
 
 pub fn assert_answers(answer: &Answer, request_id: u32, status: Status, results: &[u8]) {
